@@ -1,0 +1,154 @@
+"""s3dlio: the storage layer of training jobs. One import for `s3://`, `az://`, `gs://`, `file://` and `direct://`.
+
+Every public name is here and is loaded when it is first used, so that importing the package costs a millisecond and
+loads neither numpy nor a framework nor an SDK.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "1.0.0.dev0"
+
+if TYPE_CHECKING:
+    from .aio import (
+        delete_async,
+        exists_async,
+        get_async,
+        get_many_async,
+        get_object_async,
+        get_range_async,
+        list_async,
+        list_full_uris_async,
+        list_keys_async,
+        mkdir_async,
+        put_bytes_async,
+        put_many_async,
+        stat_async,
+        stat_many_async,
+        stat_object_async,
+    )
+    from .bulk import get_many, put_many, stat_many
+    from .errors import (
+        AccessDeniedError,
+        ChangedError,
+        ConfigError,
+        IncompleteReadError,
+        MissingPackageError,
+        NotEmptyError,
+        NotFoundError,
+        OutOfSpaceError,
+        PreconditionFailedError,
+        S3dlioError,
+        ThrottledError,
+    )
+    from .objects import (
+        delete,
+        exists,
+        get,
+        get_object,
+        get_range,
+        init_logging,
+        list,
+        list_full_uris,
+        list_keys,
+        mkdir,
+        open_reader,
+        open_writer,
+        put_bytes,
+        stat,
+        stat_object,
+    )
+    from .torch import ObjectStoreIterableDataset, ObjectStoreMapDataset
+    from .view import BytesView
+    from .view import BytesView as PyBytesView
+    from .view import BytesView as PyObjectItem
+
+_VERBS = (
+    *("delete", "exists", "get", "get_object", "get_range", "list", "list_full_uris", "list_keys", "mkdir"),
+    *("put_bytes", "stat", "stat_object"),
+)
+_BULK_VERBS = ("get_many", "put_many", "stat_many")
+_MODULES = {
+    "objects": (*_VERBS, "init_logging", "open_reader", "open_writer"),
+    "bulk": _BULK_VERBS,
+    "aio": tuple(f"{verb}_async" for verb in (*_VERBS, *_BULK_VERBS)),
+    "errors": (
+        *("AccessDeniedError", "ChangedError", "ConfigError", "IncompleteReadError", "MissingPackageError"),
+        *("NotEmptyError", "NotFoundError", "OutOfSpaceError", "PreconditionFailedError", "S3dlioError"),
+        "ThrottledError",
+    ),
+    "view": ("BytesView", "PyBytesView", "PyObjectItem"),
+    "torch": ("ObjectStoreIterableDataset", "ObjectStoreMapDataset"),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+# Other names of the guides for the same class.
+_ALIASES = {"PyBytesView": "BytesView", "PyObjectItem": "BytesView"}
+
+__all__ = [
+    "AccessDeniedError",
+    "BytesView",
+    "ChangedError",
+    "ConfigError",
+    "IncompleteReadError",
+    "MissingPackageError",
+    "NotEmptyError",
+    "NotFoundError",
+    "ObjectStoreIterableDataset",
+    "ObjectStoreMapDataset",
+    "OutOfSpaceError",
+    "PreconditionFailedError",
+    "PyBytesView",
+    "PyObjectItem",
+    "S3dlioError",
+    "ThrottledError",
+    "__version__",
+    "delete",
+    "delete_async",
+    "exists",
+    "exists_async",
+    "get",
+    "get_async",
+    "get_many",
+    "get_many_async",
+    "get_object",
+    "get_object_async",
+    "get_range",
+    "get_range_async",
+    "init_logging",
+    "list",
+    "list_async",
+    "list_full_uris",
+    "list_full_uris_async",
+    "list_keys",
+    "list_keys_async",
+    "mkdir",
+    "mkdir_async",
+    "open_reader",
+    "open_writer",
+    "put_bytes",
+    "put_bytes_async",
+    "put_many",
+    "put_many_async",
+    "stat",
+    "stat_async",
+    "stat_many",
+    "stat_many_async",
+    "stat_object",
+    "stat_object_async",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module, once (PEP 562)."""
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 's3dlio' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), _ALIASES.get(name, name))
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:  # type: ignore[valid-type]
+    return sorted(__all__)

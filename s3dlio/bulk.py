@@ -1,0 +1,77 @@
+"""The verbs on many URIs: any mix of schemes, bounded windows, results in the order of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar, overload
+
+from . import config, objects, runtime
+from .transfer import read, write
+from .view import BytesView, as_buffer
+
+__all__ = ["get_many", "put_many", "stat_many"]
+
+DEFAULT_WORKERS = 64
+
+T = TypeVar("T")
+
+
+@overload
+def get_many(uris: Iterable[str], workers: int = ..., *, max_in_flight: None = None) -> list[BytesView]: ...
+@overload
+def get_many(uris: Iterable[str], *, max_in_flight: int) -> list[tuple[str, BytesView]]: ...
+def get_many(
+    uris: Iterable[str], workers: int = DEFAULT_WORKERS, *, max_in_flight: int | None = None
+) -> list[BytesView] | list[tuple[str, BytesView]]:
+    """Read whole objects, at most `workers` of them at once.
+
+    Returns the views in the order of `uris`; a URI that is named twice is read twice. Called with `max_in_flight=`
+    instead of `workers`, it returns (uri, view) pairs. The first failure raises, naming its URI, and nothing new is
+    begun after it.
+    """
+    window = _window("workers", workers) if max_in_flight is None else _window("max_in_flight", max_in_flight)
+    names = _names(uris)
+    views = read.fetch_many([objects.resolve(uri) for uri in names], window=window, options=config.snapshot())
+    return views if max_in_flight is None else list(zip(names, views, strict=True))
+
+
+def put_many(items: Iterable[tuple[str, object]], max_in_flight: int = DEFAULT_WORKERS) -> None:
+    """Write whole objects from (uri, data) pairs, at most `max_in_flight` at once.
+
+    Of two pairs with the same URI the later one counts. The first failure raises, naming its URI, and nothing new is
+    begun after it; what was written before stays.
+    """
+    window = _window("max_in_flight", max_in_flight)
+    places = {uri: (*objects.resolve(uri), as_buffer(data)) for uri, data in items}
+    for _, result in runtime.each(lambda place: write.put(*place), places.values(), window=window):
+        _require(result)
+
+
+def stat_many(uris: Iterable[str], max_in_flight: int = DEFAULT_WORKERS) -> list[dict[str, Any]]:
+    """The facts about many objects, as `stat` gives them, in the order of `uris`; the first failure raises."""
+    window = _window("max_in_flight", max_in_flight)
+    names = _names(uris)
+    facts: list[dict[str, Any]] = [{}] * len(names)
+    for (index, _), result in runtime.each(lambda item: objects.stat(item[1]), enumerate(names), window=window):
+        facts[index] = _require(result)
+    return facts
+
+
+def _names(uris: Iterable[str]) -> list[str]:
+    if isinstance(uris, str):
+        raise TypeError(f"expected a list of URIs, not the single URI {uris!r}: write [{uris!r}]")
+    return list(uris)
+
+
+def _window(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is a whole number, not {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name}={value}: at least one request must be in flight")
+    return value
+
+
+def _require(result: T | BaseException) -> T:
+    if isinstance(result, BaseException):
+        raise result
+    return result

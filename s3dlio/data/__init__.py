@@ -1,0 +1,1 @@
+"""What is read, and in which order."""

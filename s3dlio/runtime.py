@@ -1,0 +1,160 @@
+"""What a process owns: I/O threads, the async twins, and what a forked child must drop.
+
+Two pools, because a pool must never wait on itself: `io` runs leaf requests only, `calls` runs whole verbs for the
+async twins. Their threads are daemons, made when needed and at most `limit` of them, so that neither an exit nor a ^C
+waits for a stalled disk or server.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future
+from itertools import islice
+from queue import Empty, SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+from . import config
+
+__all__ = ["Threads", "after_fork", "calls", "each", "io", "twin"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+_dropped_after_fork: list[Callable[[], None]] = []
+
+
+def after_fork(drop: Callable[[], None]) -> Callable[[], None]:
+    """Register `drop` to run in each forked child, before any other code of the package does. Usable as a decorator."""
+    _dropped_after_fork.append(drop)
+    return drop
+
+
+def _run_drops() -> None:
+    for drop in _dropped_after_fork:
+        drop()
+
+
+os.register_at_fork(after_in_child=_run_drops)
+
+
+class Threads:
+    """A per-process pool of at most `limit()` daemon threads; a forked child starts with an empty one."""
+
+    def __init__(self, name: str, limit: Callable[[], int]) -> None:
+        self._name = name
+        self._limit = limit
+        self._forget()
+        after_fork(self._forget)
+
+    def _forget(self) -> None:
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._num_threads = 0
+
+    def submit(self, task: Callable[[], T]) -> Future[T]:
+        """Run `task` in one of the threads."""
+        future: Future[T] = Future()
+        self._tasks.put((future, task))
+        if not self._idle.acquire(blocking=False):
+            self._grow()
+        return future
+
+    def _grow(self) -> None:
+        with self._lock:
+            if self._num_threads >= self._limit():
+                return
+            self._num_threads += 1
+            name = f"s3dlio-{self._name}-{self._num_threads}"
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def _work(self) -> None:
+        tasks, idle = self._tasks, self._idle
+        while True:
+            try:
+                future, task = tasks.get_nowait()
+            except Empty:
+                idle.release()
+                future, task = tasks.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(task())
+                except BaseException as exc:
+                    future.set_exception(exc)
+            del future, task  # else an idle thread would keep the last result alive
+
+
+io = Threads("io", lambda: config.snapshot().worker_threads)
+calls = Threads("call", lambda: 64)
+
+
+def each(
+    function: Callable[[Item], T], items: Iterable[Item], *, window: int
+) -> Iterator[tuple[Item, T | BaseException]]:
+    """Call `function` on every item in the I/O threads and yield (item, result or exception) as they end.
+
+    At most `window` items are begun and not yet consumed, and `items` is advanced only as far, so that memory is
+    bounded by the window. When the iterator is left early nothing new begins, and what runs is waited for: nobody
+    writes into a caller's buffer after that.
+    """
+    pending = iter(items)
+    if window == 1:
+        for item in pending:
+            yield item, _attempt(function, item)
+        return
+    ended: SimpleQueue[tuple[Item, T | BaseException]] = SimpleQueue()
+    stopped = threading.Event()
+    owner = os.getpid()
+
+    def run(item: Item) -> None:
+        skip = RuntimeError("left early")
+        ended.put((item, skip if stopped.is_set() else _attempt(function, item)))
+
+    num_running = 0
+    try:
+        for item in islice(pending, window):
+            io.submit(functools.partial(run, item))
+            num_running += 1
+        while num_running:
+            outcome = ended.get()
+            num_running -= 1
+            yield outcome
+            del outcome
+            for item in islice(pending, 1):
+                io.submit(functools.partial(run, item))
+                num_running += 1
+    finally:
+        stopped.set()
+        if os.getpid() == owner:  # a forked child that collects this frame has none of the threads
+            for _ in range(num_running):
+                ended.get()
+
+
+def _attempt(function: Callable[[Item], T], item: Item) -> T | BaseException:
+    try:
+        return function(item)
+    except Exception as exc:
+        return exc
+
+
+def twin(verb: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """The coroutine function that runs the blocking `verb` in a thread.
+
+    It works in any running loop. Cancelling it stops the waiting at once; a request already on its way ends by itself.
+    """
+
+    @functools.wraps(verb)
+    async def asynchronous(*args: P.args, **kwargs: P.kwargs) -> T:
+        import asyncio
+
+        context = contextvars.copy_context()
+        return await asyncio.wrap_future(calls.submit(lambda: context.run(verb, *args, **kwargs)))
+
+    asynchronous.__name__ = asynchronous.__qualname__ = f"{verb.__name__}_async"
+    asynchronous.__doc__ = f"Run `{verb.__name__}` without blocking the event loop: same arguments, result and errors."
+    return asynchronous

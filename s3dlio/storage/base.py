@@ -1,0 +1,151 @@
+"""The Store protocol: six verbs on keys, plain data in and out.
+
+A Store knows one container of one scheme. Everything above it (parallel ranges, windows, writers, globs) is written
+once, in terms of these verbs, and so works on every scheme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from .. import runtime
+
+__all__ = [
+    "Destination",
+    "HasDirectories",
+    "Limits",
+    "ObjectInfo",
+    "Outcome",
+    "Page",
+    "Read",
+    "ReadResult",
+    "Store",
+    "Upload",
+    "clamp",
+    "read_each",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store knows of an object. `attributes` holds the rarer facts, by the names that `stat` gives them."""
+
+    key: str
+    size: int
+    etag: str | None = None
+    last_modified: float | None = None  # seconds since 1970, UTC
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Page(NamedTuple):
+    """A part of a listing, in the order of keys: objects, and with a delimiter the sub-prefixes (ending in it)."""
+
+    objects: list[ObjectInfo]
+    prefixes: list[str]
+
+
+Destination: TypeAlias = Callable[[ObjectInfo, int], memoryview]
+"""Called once per read with the object's facts and the number of bytes that come: gives the memory for them."""
+
+
+class Read(NamedTuple):
+    """One request: `length` bytes from `start` (None: to the end), of the version `match` (an etag) if told.
+
+    `tag` is the caller's own number for it, since reads end in any order.
+    """
+
+    key: str
+    start: int
+    length: int | None
+    into: Destination
+    match: str | None = None
+    tag: int = 0
+
+
+class ReadResult(NamedTuple):
+    """The object's facts, and the filled part of the destination: shorter than asked only where the object ends."""
+
+    info: ObjectInfo
+    data: memoryview
+
+
+Outcome: TypeAlias = tuple[Read, ReadResult | BaseException]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the requests of a store have to keep to. Sizes in bytes."""
+
+    parallel_ranges: bool = False  # do several ranges of one object at once pay?
+    parallel_parts: int = 1  # parts of one upload in flight at most
+    min_part: int = 1  # of every part but the last
+    max_part: int = 1 << 40
+    max_parts: int = 1 << 40
+    max_put: int = 1 << 60
+
+
+class Upload(Protocol):
+    """An object in the making: invisible until `complete`, gone after `abort`."""
+
+    def part(self, number: int, offset: int, data: Sequence[memoryview]) -> None:
+        """Store part `number` (from 1), which starts at byte `offset`; the buffers are read before this returns."""
+
+    def complete(self, *, if_match: str | None = None, if_absent: bool = False) -> ObjectInfo:
+        """Publish the object under its name, atomically and durably."""
+
+    def abort(self) -> None:
+        """Drop all parts. Harmless after `complete`, when called twice, or in a forked child."""
+
+
+class Store(Protocol):
+    """The six verbs. All of them block, raise errors of the family that name the URI, and may be called by any thread."""
+
+    root: str
+    limits: Limits
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Raises NotFoundError when there is no such object."""
+
+    def read(self, read: Read) -> ReadResult:
+        """ONE request, straight into the destination. Past the object's end the data is empty."""
+
+    def read_many(self, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
+        """Perform reads, at most `window` of them begun and not yet consumed; they come as they end."""
+
+    def list(self, prefix: str, *, recursive: bool) -> Iterator[Page]:
+        """Stream the keys that start with `prefix`; without `recursive`, one level, cut at the next slash."""
+
+    def put(
+        self, key: str, data: memoryview, *, if_match: str | None = None, if_absent: bool = False, durable: bool = False
+    ) -> ObjectInfo:
+        """ONE request: the whole object or nothing. `durable` asks for what survives a power loss."""
+
+    def delete(self, key: str) -> None:
+        """Remove exactly this object; a missing one is fine."""
+
+    def begin_upload(self, key: str) -> Upload:
+        """Start an object that is written in parts."""
+
+
+@runtime_checkable
+class HasDirectories(Protocol):
+    """A store whose prefixes are real directories."""
+
+    def mkdir(self, key: str) -> None:
+        """Make a directory with its parents; an existing one is fine."""
+
+    def delete_tree(self, key: str) -> None:
+        """Remove the file or directory `key` with all that it holds; links are removed, not followed."""
+
+
+def read_each(store: Store, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
+    """`read_many` for a store whose `read` blocks: in the I/O threads."""
+    return runtime.each(store.read, reads, window=window)
+
+
+def clamp(start: int, length: int | None, size: int) -> int:
+    """How many bytes a read of `length` from `start` gives on an object of `size` bytes."""
+    available = max(0, size - start)
+    return available if length is None else min(length, available)

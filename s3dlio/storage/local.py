@@ -1,0 +1,307 @@
+"""`file://` and `direct://`: objects are files, keys are paths, prefixes are directories.
+
+A file appears complete or not at all: it is written as `.NAME.s3dlio-PID-RANDOM.tmp` in its own directory, which no
+listing shows, and renamed. The etag is made of modification time, size and inode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat as modes
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+from ..errors import (
+    ChangedError,
+    ConfigError,
+    IncompleteReadError,
+    NotFoundError,
+    PreconditionFailedError,
+    from_os_error,
+)
+from ..uri import sort_key
+from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each
+from .fileio import BUFFERED, DIRECT, FileIO
+
+__all__ = ["LocalStore", "open_container"]
+
+PAGE_LENGTH = 1000
+NAME_MAX = 255
+_TEMPORARY = re.compile(r"\..*\.s3dlio-\d+-[0-9a-f]{8}\.tmp", re.DOTALL)
+
+T = TypeVar("T")
+
+
+def open_container(scheme: str, container: str) -> LocalStore:
+    return LocalStore(scheme, DIRECT if scheme == "direct" else BUFFERED)
+
+
+class LocalStore:
+    """The files of this machine. Relative paths are resolved when they are used."""
+
+    limits = Limits()
+
+    def __init__(self, scheme: str, io: FileIO) -> None:
+        self.root = f"{scheme}://"
+        self._io = io
+
+    def _try(self, action: str, key: str, operation: Callable[[], T]) -> T:
+        try:
+            return operation()
+        except OSError as exc:
+            if isinstance(exc, RuntimeError):  # one of ours, already translated
+                raise
+            raise from_os_error(exc, action=action, uri=self.root + key) from exc
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._try("stat", key, lambda: self._info(key, os.stat(key)))
+
+    def _info(self, key: str, status: os.stat_result) -> ObjectInfo:
+        if modes.S_ISREG(status.st_mode):
+            return _info_of(key, status)
+        kind = "a directory" if modes.S_ISDIR(status.st_mode) else "a special file"
+        raise NotFoundError(f"{self.root}{key} is {kind}, not an object: name a regular file, or list it")
+
+    def read(self, read: Read) -> ReadResult:
+        return self._try("read", read.key, lambda: self._read(read))
+
+    def _read(self, read: Read) -> ReadResult:
+        fd = self._io.open_to_read(read.key)
+        try:
+            info = self._info(read.key, os.fstat(fd))
+            if read.match is not None and read.match != info.etag:
+                raise ChangedError(f"{self.root}{read.key} was replaced while it was read: read it again")
+            into = read.into(info, clamp(read.start, read.length, info.size))
+            count = self._io.read(fd, into, read.start)
+            self._check(info, os.fstat(fd), into.nbytes, count)
+        finally:
+            os.close(fd)
+        return ReadResult(info, into)
+
+    def _check(self, before: ObjectInfo, status: os.stat_result, expected: int, count: int) -> None:
+        after = _info_of(before.key, status)
+        if after.etag != before.etag:
+            raise ChangedError(f"{self.root}{before.key} was written to while it was read: read it again")
+        if count != expected:
+            raise IncompleteReadError(f"{self.root}{before.key} gave {count} of {expected} bytes: check its disk")
+
+    def read_many(self, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
+        return read_each(self, reads, window=window)
+
+    def list(self, prefix: str, *, recursive: bool) -> Iterator[Page]:
+        directory, slash, start = prefix.rpartition("/")
+        objects: list[ObjectInfo] = []
+        prefixes: list[str] = []
+        for entry in self._walk(directory + slash, start, recursive, ()):
+            if isinstance(entry, ObjectInfo):
+                objects.append(entry)
+            else:
+                prefixes.append(entry)
+            if len(objects) + len(prefixes) == PAGE_LENGTH:
+                yield Page(objects, prefixes)
+                objects, prefixes = [], []
+        yield Page(objects, prefixes)
+
+    def _walk(
+        self, directory: str, start: str, recursive: bool, above: tuple[tuple[int, int], ...]
+    ) -> Iterator[ObjectInfo | str]:
+        """Files as objects, sub-directories (unless `recursive`) as prefixes, in the order of their bytes."""
+        here = self._identity(directory)
+        if here is None or here in above:
+            return
+        for name, status in self._scan(directory, start):
+            key = directory + name
+            if not name.endswith("/"):
+                yield _info_of(key, status)
+            elif recursive:
+                yield from self._walk(key, "", True, (*above, here))
+            else:
+                yield key
+
+    def _identity(self, directory: str) -> tuple[int, int] | None:
+        """Device and inode, to notice links that go in a circle; None when there is no such directory."""
+        try:
+            status = os.stat(directory or ".")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as exc:
+            raise from_os_error(exc, action="list", uri=self.root + directory) from exc
+        return (status.st_dev, status.st_ino) if modes.S_ISDIR(status.st_mode) else None
+
+    def _scan(self, directory: str, start: str) -> Sequence[tuple[str, os.stat_result]]:
+        """The files and directories (with a slash) whose names begin with `start`; what vanished meanwhile is left out."""
+        found = []
+        try:
+            with os.scandir(directory or ".") as entries:
+                for entry in entries:
+                    if not entry.name.startswith(start) or _TEMPORARY.fullmatch(entry.name):
+                        continue
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat()
+                        if modes.S_ISDIR(status.st_mode):
+                            found.append((entry.name + "/", status))
+                        elif modes.S_ISREG(status.st_mode):
+                            found.append((entry.name, status))
+        except FileNotFoundError:
+            return []
+        except OSError as exc:
+            raise from_os_error(exc, action="list", uri=self.root + directory) from exc
+        return sorted(found, key=lambda entry: sort_key(entry[0]))
+
+    def put(
+        self, key: str, data: memoryview, *, if_match: str | None = None, if_absent: bool = False, durable: bool = False
+    ) -> ObjectInfo:
+        if key.endswith("/"):
+            return self._put_marker(key, data)
+        upload = self.begin_upload(key)
+        try:
+            upload.part(1, 0, [data])
+            return upload.publish(if_match=if_match, if_absent=if_absent, durable=durable)
+        except BaseException:
+            upload.abort()
+            raise
+
+    def _put_marker(self, key: str, data: memoryview) -> ObjectInfo:
+        if data.nbytes:
+            raise ConfigError(f"cannot write {self.root}{key}: a name that ends in '/' is a directory and holds no bytes")
+        self.mkdir(key)
+        return ObjectInfo(key, 0)
+
+    def delete(self, key: str) -> None:
+        self._try("delete", key, lambda: _remove(key))
+
+    def begin_upload(self, key: str) -> LocalUpload:
+        return self._try("write", key, lambda: LocalUpload(self.root, key, self._io))
+
+    def mkdir(self, key: str) -> None:
+        self._try("make the directory", key, lambda: os.makedirs(key, exist_ok=True))
+
+    def delete_tree(self, key: str) -> None:
+        if os.path.realpath(key) == "/":
+            raise ConfigError(f"refused to delete {self.root}{key}: it is the root of the file system")
+        self._try("delete", key, lambda: _remove_tree(key))
+
+
+class LocalUpload:
+    """A temporary file beside its final name."""
+
+    def __init__(self, root: str, key: str, io: FileIO) -> None:
+        # A link stays a link: the file that it names is replaced.
+        self._path = os.path.realpath(key) if os.path.islink(key) else key
+        self._root, self._key, self._io = root, key, io
+        self._pid = os.getpid()
+        directory, name = os.path.split(self._path)
+        if not name or os.path.isdir(self._path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        suffix = f".s3dlio-{self._pid}-{secrets.token_hex(4)}.tmp"
+        self._temporary = os.path.join(directory, _shortened(f".{name}", NAME_MAX - len(suffix)) + suffix)
+        self._fd = _create(self._temporary, directory)
+        io.prepare_to_write(self._fd, self._path)
+
+    def part(self, number: int, offset: int, data: Sequence[memoryview]) -> None:
+        self._try(lambda: self._io.write(self._fd, data, offset))
+
+    def complete(self, *, if_match: str | None = None, if_absent: bool = False) -> ObjectInfo:
+        return self.publish(if_match=if_match, if_absent=if_absent, durable=True)
+
+    def publish(self, *, if_match: str | None, if_absent: bool, durable: bool) -> ObjectInfo:
+        """Give the file its name. Of several writers with `if_absent` one wins; `if_match` is checked just before."""
+        return self._try(partial(self._publish, if_match, if_absent, durable))
+
+    def _publish(self, if_match: str | None, if_absent: bool, durable: bool) -> ObjectInfo:
+        if durable:
+            os.fsync(self._fd)
+        if if_match is not None:
+            self._require(if_match)
+        if if_absent:
+            os.link(self._temporary, self._path)
+            os.unlink(self._temporary)
+        else:
+            os.rename(self._temporary, self._path)
+        status = os.fstat(self._fd)
+        self._close()
+        if durable:
+            _sync_directory(os.path.dirname(self._path))
+        return _info_of(self._key, status)
+
+    def _require(self, etag: str) -> None:
+        try:
+            current = _info_of(self._key, os.stat(self._path)).etag
+        except FileNotFoundError:
+            current = None
+        if current != etag:
+            raise PreconditionFailedError(
+                f"{self._root}{self._key} is not the version {etag} any more (now {current}): read it again, then write"
+            )
+
+    def abort(self) -> None:
+        if self._fd < 0 or os.getpid() != self._pid:
+            return
+        self._close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._temporary)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+
+    def _try(self, operation: Callable[[], T]) -> T:
+        try:
+            return operation()
+        except OSError as exc:
+            if isinstance(exc, RuntimeError):
+                raise
+            raise from_os_error(exc, action="write", uri=self._root + self._key) from exc
+
+
+def _info_of(key: str, status: os.stat_result) -> ObjectInfo:
+    etag = f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}"
+    return ObjectInfo(key, status.st_size, etag, status.st_mtime_ns / 1e9)
+
+
+def _shortened(name: str, max_bytes: int) -> str:
+    return os.fsdecode(os.fsencode(name)[:max_bytes])
+
+
+def _create(path: str, directory: str) -> int:
+    """A new file whose mode follows the umask; missing parents are made."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        os.makedirs(directory, exist_ok=True)
+        return os.open(path, flags, 0o666)
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _remove(path: str) -> None:
+    """Unlink a file or link, or remove an empty directory; what is not there is fine."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError as exc:  # the errno of unlink on a directory differs between systems
+        if os.path.isdir(path):
+            os.rmdir(path)
+        elif not isinstance(exc, NotADirectoryError):
+            raise
+
+
+def _remove_tree(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path.rstrip("/")):
+        shutil.rmtree(path)
+    else:
+        _remove(path)

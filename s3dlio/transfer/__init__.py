@@ -1,0 +1,1 @@
+"""How many requests, in which ranges, into which buffer."""

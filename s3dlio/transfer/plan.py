@@ -1,0 +1,25 @@
+"""Pure arithmetic of requests: no I/O, no defaults. Sizes and offsets in bytes, ends exclusive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["part_size", "split"]
+
+
+def split(start: int, end: int, chunk: int) -> Iterator[tuple[int, int]]:
+    """Cut [start, end) into (offset, length) pieces that end at multiples of `chunk`, so that they stay aligned."""
+    while start < end:
+        stop = min(end, (start // chunk + 1) * chunk)
+        yield start, stop - start
+        start = stop
+
+
+def part_size(number: int, *, smallest: int, max_parts: int, max_part: int) -> int:
+    """The size of part `number` (from 1) of an upload whose length is not known.
+
+    It doubles after each eighth of the permitted parts, so that 10,000 parts that begin with 8 MiB hold 2.4 TiB and
+    those that begin with 16 MiB fill the largest object that S3 takes, while a small upload needs little memory.
+    """
+    doublings = (number - 1) * 8 // max_parts
+    return min(max_part, smallest << doublings)

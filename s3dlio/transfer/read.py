@@ -1,0 +1,178 @@
+"""Whole objects and ranges, in parallel, straight into one buffer, without ever asking for the size first.
+
+The first request asks for the bytes up to the threshold. Its answer tells size and version; if more is left, further
+ranges of that version follow in parallel, and each must tell the same version and size again. An object that is
+replaced meanwhile is read anew, whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from ..config import Options
+from ..errors import ChangedError, IncompleteReadError
+from ..storage.base import ObjectInfo, Outcome, Read, ReadResult, Store
+from ..view import BytesView, empty
+from . import plan
+
+__all__ = ["fetch", "fetch_many", "fetch_range", "fill"]
+
+ATTEMPTS_ON_CHANGE = 3
+
+T = TypeVar("T")
+
+
+class _Landing:
+    """The destination of one object or range: allocates when the size becomes known."""
+
+    __slots__ = ("uri", "view", "whole")
+
+    def __init__(self, uri: str, whole: bool) -> None:
+        self.uri = uri
+        self.whole = whole
+        self.view: BytesView | None = None
+
+    def __call__(self, info: ObjectInfo, length: int) -> memoryview:
+        self.view = empty(info.size if self.whole else length, self.uri)
+        return memoryview(self.view)[:length]
+
+    def landed(self) -> BytesView:
+        assert self.view is not None, "a read that ends well has asked for its destination"
+        return self.view
+
+
+def fetch(store: Store, key: str, options: Options) -> BytesView:
+    """The whole object."""
+    return _steady(lambda: _fetch(store, key, options))
+
+
+def _fetch(store: Store, key: str, options: Options) -> BytesView:
+    first = _first_read(store, key, options, 0)
+    result = store.read(first)
+    return _completed(store, first, result, options)
+
+
+def _steady(read: Callable[[], T]) -> T:
+    """`read`, again when the object was replaced meanwhile."""
+    for _ in range(ATTEMPTS_ON_CHANGE - 1):
+        try:
+            return read()
+        except ChangedError:
+            continue
+    return read()
+
+
+def _first_read(store: Store, key: str, options: Options, tag: int) -> Read:
+    length = options.range_threshold_bytes if _in_ranges(store, options) else None
+    return Read(key, 0, length, _Landing(store.root + key, whole=True), None, tag)
+
+
+def _in_ranges(store: Store, options: Options) -> bool:
+    return options.range_enabled and store.limits.parallel_ranges
+
+
+def _completed(store: Store, first: Read, result: ReadResult, options: Options) -> BytesView:
+    assert isinstance(first.into, _Landing)
+    view = first.into.landed()
+    if result.data.nbytes < view.nbytes:
+        done = result.data.nbytes
+        fill(store, result.info, memoryview(view)[done:], done, options)
+    return view
+
+
+def fill(store: Store, info: ObjectInfo, into: memoryview, start: int, options: Options) -> None:
+    """Fill `into` from the object's byte `start` on, in parallel ranges of the version that `info` tells."""
+    chunk = options.chunk_bytes if _in_ranges(store, options) else start + into.nbytes
+    pieces = plan.split(start, start + into.nbytes, chunk)
+    reads = (
+        Read(info.key, offset, length, _slice(into, offset - start, length), info.etag, tag=offset)
+        for offset, length in pieces
+    )
+    for read, result in store.read_many(reads, window=options.range_concurrency):
+        _check_part(store.root, read, info, result)
+
+
+def _slice(into: memoryview, offset: int, length: int) -> Callable[[ObjectInfo, int], memoryview]:
+    return lambda info, count: into[offset : offset + min(length, count)]
+
+
+def _check_part(root: str, read: Read, info: ObjectInfo, result: ReadResult | BaseException) -> None:
+    if isinstance(result, BaseException):
+        raise result
+    if (result.info.etag, result.info.size) != (info.etag, info.size):
+        raise ChangedError(f"{root}{read.key} was replaced while it was read: read it again")
+    if result.data.nbytes != read.length:
+        last = read.start + (read.length or 0) - 1
+        raise IncompleteReadError(
+            f"{root}{read.key}: bytes {read.start}-{last} came incomplete ({result.data.nbytes} of {read.length})"
+        )
+
+
+def fetch_range(store: Store, key: str, start: int, length: int | None, options: Options) -> BytesView:
+    """Bytes [start, start + length), as far as the object goes; a long range comes in parallel."""
+    return _steady(lambda: _fetch_range(store, key, start, length, options))
+
+
+def _fetch_range(store: Store, key: str, start: int, length: int | None, options: Options) -> BytesView:
+    landing = _RangeLanding(store.root + key, start, length)
+    first = options.range_threshold_bytes if _in_ranges(store, options) else length
+    if first is not None and length is not None:
+        first = min(first, length)
+    result = store.read(Read(key, start, first, landing))
+    view = landing.landed()
+    if result.data.nbytes < view.nbytes:
+        done = result.data.nbytes
+        fill(store, result.info, memoryview(view)[done:], start + done, options)
+    return view
+
+
+class _RangeLanding(_Landing):
+    """The destination of a range of which the first request brings only the beginning."""
+
+    __slots__ = ("length", "start")
+
+    def __init__(self, uri: str, start: int, length: int | None) -> None:
+        super().__init__(uri, whole=False)
+        self.start = start
+        self.length = length
+
+    def __call__(self, info: ObjectInfo, length: int) -> memoryview:
+        available = max(0, info.size - self.start)
+        self.view = empty(available if self.length is None else min(available, self.length), self.uri)
+        return memoryview(self.view)[:length]
+
+
+def fetch_many(places: Sequence[tuple[Store, str]], *, window: int, options: Options) -> list[BytesView]:
+    """The whole objects, in the order of `places`; duplicates are read as often as they are named.
+
+    The first failure ends it: what was not begun is not asked for any more.
+    """
+    views: list[BytesView | None] = [None] * len(places)
+    for read, store, result in _first_results(places, window, options):
+        views[read.tag] = _settled(store, read, result, options)
+    return [view for view in views if view is not None]
+
+
+def _first_results(
+    places: Sequence[tuple[Store, str]], window: int, options: Options
+) -> Iterator[tuple[Read, Store, ReadResult | BaseException]]:
+    by_store: dict[int, tuple[Store, list[int]]] = {}
+    for tag, (store, _) in enumerate(places):
+        by_store.setdefault(id(store), (store, []))[1].append(tag)
+    for store, tags in by_store.values():
+        reads = (_first_read(store, places[tag][1], options, tag) for tag in tags)
+        outcomes: Iterator[Outcome] = store.read_many(reads, window=window)
+        for read, result in outcomes:
+            yield read, store, result
+
+
+def _settled(store: Store, read: Read, result: ReadResult | BaseException, options: Options) -> BytesView:
+    if isinstance(result, ChangedError):
+        return fetch(store, read.key, options)
+    if isinstance(result, BaseException):
+        raise result
+    try:
+        return _completed(store, read, result, options)
+    except ChangedError:
+        return fetch(store, read.key, options)

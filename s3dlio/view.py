@@ -1,0 +1,269 @@
+"""Where bytes land: `BytesView`, and the pool of buffers behind it.
+
+Receiving into fresh memory costs more CPU than the transfer itself, because every page faults once. So a block is used
+again as soon as nobody but the pool refers to it. That is asked of the interpreter's own reference count, which is
+right for every alias (numpy, torch, JAX, pyarrow, memoryview), while a weak reference on the view would die under living
+aliases, since numpy collapses chains of bases.
+
+Memory: the pool keeps at most `S3DLIO_BUFFER_POOL_MB` (256 MiB) of blocks in sight, in use or idle. What is beyond that,
+or smaller than a page, is ordinary memory that is freed with its last reference.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from collections import deque
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import config
+from .runtime import after_fork
+
+__all__ = ["ALIGNMENT", "PAGE", "BytesView", "as_buffer", "copy_of", "empty", "room"]
+
+PAGE = 4096
+ALIGNMENT = 64
+
+Bytes = NDArray[np.uint8]
+
+
+class BytesView(np.ndarray[tuple[int], np.dtype[np.uint8]]):
+    """Bytes that own their memory: one-dimensional, writable, 64-byte aligned, shared without copies.
+
+    `len`, slices, `bytes(view)`, `memoryview(view)`, `np.frombuffer(view, dtype)` and `torch.frombuffer(view,
+    dtype=...)` work as on any buffer, all but `bytes` without a copy; a slice is a view of the same memory and an index
+    gives an int. `==`, `!=` and truth are those of bytes, so a view is unhashable. Arithmetic, `view`, `astype` and
+    `reshape` give plain arrays. `uri` says where the bytes came from ("" when they have no origin); it survives pickling.
+    """
+
+    __slots__ = ("uri",)
+    # numpy gives joins of several arrays (concatenate, stack) the class of the highest priority: let it be ndarray.
+    __array_priority__ = -1.0
+    uri: str
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.uri = getattr(source, "uri", "")
+
+    @property
+    def byte_count(self) -> int:
+        """The number of bytes, as `len(view)`."""
+        return self.size
+
+    def __bytes__(self) -> bytes:
+        return self.tobytes()
+
+    def to_bytes(self) -> bytes:
+        """Copy the bytes into a `bytes` object."""
+        return self.tobytes()
+
+    def memoryview(self) -> memoryview:
+        """The same memory as a memoryview of format 'B'; no copy."""
+        return memoryview(self)
+
+    def __bool__(self) -> bool:
+        return self.size > 0
+
+    def __eq__(self, other: object) -> bool:  # type: ignore[override]
+        theirs = _plain_bytes(other)
+        return NotImplemented if theirs is None else bool(np.array_equal(_plain(self), theirs))
+
+    def __ne__(self, other: object) -> bool:  # type: ignore[override]
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            part = super().__getitem__(index)
+            return part if part.flags.c_contiguous else _plain(part)
+        if isinstance(index, SupportsIndex) and not isinstance(index, np.ndarray):
+            return int(super().__getitem__(index))
+        return _plain(self)[index]
+
+    def __contains__(self, item: object) -> bool:
+        if isinstance(item, SupportsIndex):
+            return bool(np.any(_plain(self) == item))
+        return bytes(item) in self.tobytes()  # type: ignore[call-overload,no-any-return]
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
+        if out is not None:
+            kwargs["out"] = tuple(map(_plain_if_view, out))
+        return getattr(ufunc, method)(*map(_plain_if_view, inputs), **kwargs)
+
+    def view(self, *args: Any, **kwargs: Any) -> Any:
+        return _plain(self).view(*args, **kwargs)
+
+    def astype(self, *args: Any, **kwargs: Any) -> Any:
+        return _plain(self).astype(*args, **kwargs)
+
+    def reshape(self, *args: Any, **kwargs: Any) -> Any:
+        return _plain(self).reshape(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        origin = f", uri={self.uri!r}" if self.uri else ""
+        return f"BytesView({self.size} bytes{origin})"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        out_of_band = int(protocol) >= 5 and self.flags.c_contiguous
+        return copy_of, (pickle.PickleBuffer(self) if out_of_band else self.tobytes(), self.uri)
+
+    def __copy__(self) -> BytesView:
+        return copy_of(self, self.uri)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BytesView:
+        return copy_of(self, self.uri)
+
+
+def _plain(view: Bytes) -> Bytes:
+    return np.ndarray.view(view, np.ndarray)
+
+
+def _plain_if_view(value: Any) -> Any:
+    return _plain(value) if isinstance(value, BytesView) else value
+
+
+def _plain_bytes(value: object) -> Bytes | None:
+    if isinstance(value, BytesView):
+        return _plain(value)
+    try:
+        return np.frombuffer(as_buffer(value), np.uint8)
+    except TypeError:
+        return None
+
+
+def as_buffer(data: object) -> memoryview:
+    """The bytes of any buffer as a flat memoryview: no copy when it is contiguous, whatever its shape or item type.
+
+    Raises TypeError for what is no buffer, str and numbers among them.
+    """
+    try:
+        memory = memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(
+            f"data must be bytes or another buffer (bytearray, memoryview, numpy array, BytesView), not "
+            f"{type(data).__name__}; encode a str, and pass a tensor as tensor.numpy()"
+        ) from None
+    if memory.nbytes == 0:
+        return memoryview(b"")
+    if not memory.c_contiguous:
+        return memoryview(memory.tobytes())
+    return memory if memory.ndim == 1 and memory.format == "B" else memory.cast("B")
+
+
+class _Pool:
+    """Blocks by size class. A block is taken when its reference count says that only the pool holds it."""
+
+    PROBES = 8
+
+    def __init__(self) -> None:
+        self.forget()
+        after_fork(self.forget)
+
+    def forget(self) -> None:
+        """Let go of every block: those in use go on as ordinary memory."""
+        self._classes: dict[int, deque[Bytes]] = {}
+        self._order: deque[tuple[int, Bytes]] = deque()
+        self._num_bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> Bytes:
+        """An uninitialised owner array with room for `size` bytes after alignment to a page."""
+        blocks = self._classes.get(size)
+        if blocks:
+            for _ in range(min(len(blocks), self.PROBES)):
+                try:
+                    block = blocks.popleft()  # atomic, so no two threads hold the same block
+                except IndexError:
+                    break
+                is_free = sys.getrefcount(block) == _REFS_OF_A_FREE_BLOCK
+                blocks.append(block)
+                if is_free:
+                    return block
+        block = np.empty(size + PAGE, np.uint8)
+        self._remember(size, block, config.snapshot().pool_bytes)
+        return block
+
+    def _remember(self, size: int, block: Bytes, limit: int) -> None:
+        if size > limit:
+            return
+        with self._lock:
+            self._classes.setdefault(size, deque()).append(block)
+            self._order.append((size, block))
+            self._num_bytes += size
+            while self._num_bytes > limit:
+                old_size, old = self._order.popleft()
+                self._num_bytes -= old_size
+                _discard(self._classes[old_size], old)
+
+
+def _discard(blocks: deque[Bytes], block: Bytes) -> None:
+    """Remove `block` itself; `deque.remove` would compare contents."""
+    for _ in range(len(blocks)):
+        candidate = blocks.popleft()
+        if candidate is block:
+            return
+        blocks.append(candidate)
+
+
+# In `take`: the entry in `_order`, the local name, and the argument of getrefcount.
+_REFS_OF_A_FREE_BLOCK = 3
+_pool = _Pool()
+
+
+def _size_class(num_bytes: int) -> int:
+    """Whole pages, in steps of at most an eighth, so that objects of similar size share blocks."""
+    step = max(PAGE, 1 << max(0, num_bytes.bit_length() - 4))
+    return -(-num_bytes // step) * step
+
+
+def _aligned(owner: Bytes, num_bytes: int, alignment: int) -> Bytes:
+    offset = -owner.__array_interface__["data"][0] % alignment
+    return owner[offset : offset + num_bytes]
+
+
+def empty(num_bytes: int, uri: str = "") -> BytesView:
+    """A writable view of `num_bytes` uninitialised bytes: page-aligned from one page on, else 64-byte aligned."""
+    if num_bytes >= PAGE:
+        memory = _aligned(_pool.take(_size_class(num_bytes)), num_bytes, PAGE)
+    else:
+        memory = _aligned(np.empty(num_bytes + ALIGNMENT, np.uint8), num_bytes, ALIGNMENT)
+    view: BytesView = memory.view(BytesView)
+    view.uri = uri
+    return view
+
+
+def copy_of(data: object, uri: str = "") -> BytesView:
+    """A view of a fresh copy of the bytes of `data`."""
+    source = as_buffer(data)
+    view = empty(source.nbytes, uri)
+    memoryview(view)[:] = source
+    return view
+
+
+def room(view: memoryview) -> memoryview:
+    """`view` grown to whole pages where its memory was made by `empty` and starts at a page, else `view` as it is.
+
+    Block devices transfer whole blocks, so an unaligned length needs room for the rest of its last block.
+    """
+    owner = view.obj
+    if not isinstance(owner, BytesView) or view.nbytes != owner.nbytes:
+        return view
+    base = owner.base
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    start = owner.__array_interface__["data"][0]
+    grown = -(-view.nbytes // PAGE) * PAGE
+    if start % PAGE or not isinstance(base, np.ndarray):
+        return view
+    offset = start - base.__array_interface__["data"][0]
+    return memoryview(base)[offset : offset + grown] if offset + grown <= base.nbytes else view
