@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from .errors import ConfigError
 
@@ -83,7 +84,7 @@ def snapshot() -> Options:
 
 @lru_cache(maxsize=64)
 def _parse(values: tuple[str | None, ...]) -> Options:
-    fields = {}
+    fields: dict[str, Any] = {}
     for (name, (field, read)), text in zip(_VARIABLES.items(), values, strict=True):
         if text:
             fields[field] = read(name, text)

@@ -26,9 +26,9 @@ def walk(uri: str, *, recursive: bool, pattern: str | None = None) -> Iterator[t
     store = open_store(location)
     matches = matcher(pattern)
     base = location.key if location.key.endswith("/") or not location.key else location.key + "/"
-    if base != location.key and (info := _object_itself(store, location.key)) is not None:
-        if matches(uris.basename(location.key)):
-            yield store.root + info.key, info
+    itself = _object_itself(store, location.key) if base != location.key else None
+    if itself is not None and matches(uris.basename(itself.key)):
+        yield store.root + itself.key, itself
     for page in store.list(base, recursive=recursive):
         for info in page.objects:
             relative = info.key[len(base) :]  # empty for the marker of the prefix itself, which is no child of it
@@ -53,16 +53,14 @@ def matcher(pattern: str | None) -> Callable[[str], bool]:
     without a slash and without `**` is matched against the last segment, at any depth.
     """
     if pattern is None:
-        return lambda key: True
+        return lambda _: True
     if not isinstance(pattern, str):
         raise TypeError(f"pattern is a str such as '*.npz' or 're:...', not {type(pattern).__name__}")
     if pattern.startswith("re:"):
         return _compiled(pattern, pattern[3:], lambda expression, key: bool(expression.search(key)))
     if "/" in pattern or "**" in pattern:
         return _compiled(pattern, _translated(pattern), lambda expression, key: bool(expression.fullmatch(key)))
-    return _compiled(
-        pattern, _translated(pattern), lambda expression, key: bool(expression.fullmatch(uris.basename(key)))
-    )
+    return _compiled(pattern, _translated(pattern), lambda expression, key: bool(expression.fullmatch(uris.basename(key))))
 
 
 def _compiled(pattern: str, text: str, test: Callable[[re.Pattern[str], str], bool]) -> Callable[[str], bool]:

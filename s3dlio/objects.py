@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import logging
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from . import config, listing
@@ -166,7 +166,7 @@ def describe(info: ObjectInfo) -> dict[str, Any]:
 
 
 def _rfc3339(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def stat_object(uri: str) -> dict[str, Any]:

@@ -93,9 +93,7 @@ io = Threads("io", lambda: config.snapshot().worker_threads)
 calls = Threads("call", lambda: 64)
 
 
-def each(
-    function: Callable[[Item], T], items: Iterable[Item], *, window: int
-) -> Iterator[tuple[Item, T | BaseException]]:
+def each(function: Callable[[Item], T], items: Iterable[Item], *, window: int) -> Iterator[tuple[Item, T | BaseException]]:
     """Call `function` on every item in the I/O threads and yield (item, result or exception) as they end.
 
     At most `window` items are begun and not yet consumed, and `items` is advanced only as far, so that memory is

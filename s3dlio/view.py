@@ -11,11 +11,12 @@ or smaller than a page, is ordinary memory that is freed with its last reference
 
 from __future__ import annotations
 
+import builtins
 import pickle
 import sys
 import threading
 from collections import deque
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,10 @@ class BytesView(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     __array_priority__ = -1.0
     uri: str
 
+    if TYPE_CHECKING:  # numpy's stubs tell of the buffer protocol from Python 3.12 on only
+
+        def __buffer__(self, flags: int, /) -> builtins.memoryview: ...
+
     def __array_finalize__(self, source: Any) -> None:
         self.uri = getattr(source, "uri", "")
 
@@ -60,22 +65,22 @@ class BytesView(np.ndarray[tuple[int], np.dtype[np.uint8]]):
         """Copy the bytes into a `bytes` object."""
         return self.tobytes()
 
-    def memoryview(self) -> memoryview:
+    def memoryview(self) -> builtins.memoryview:
         """The same memory as a memoryview of format 'B'; no copy."""
-        return memoryview(self)
+        return builtins.memoryview(self)
 
     def __bool__(self) -> bool:
         return self.size > 0
 
-    def __eq__(self, other: object) -> bool:  # type: ignore[override]
+    def __eq__(self, other: object) -> bool:
         theirs = _plain_bytes(other)
         return NotImplemented if theirs is None else bool(np.array_equal(_plain(self), theirs))
 
-    def __ne__(self, other: object) -> bool:  # type: ignore[override]
+    def __ne__(self, other: object) -> bool:
         equal = self.__eq__(other)
         return equal if equal is NotImplemented else not equal
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -88,7 +93,7 @@ class BytesView(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     def __contains__(self, item: object) -> bool:
         if isinstance(item, SupportsIndex):
             return bool(np.any(_plain(self) == item))
-        return bytes(item) in self.tobytes()  # type: ignore[call-overload,no-any-return]
+        return bytes(item) in self.tobytes()  # type: ignore[call-overload]
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
         if out is not None:
@@ -120,7 +125,7 @@ class BytesView(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     def __copy__(self) -> BytesView:
         return copy_of(self, self.uri)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> BytesView:
+    def __deepcopy__(self, memo: dict[int, Any] | None, /) -> BytesView:
         return copy_of(self, self.uri)
 
 
@@ -266,4 +271,4 @@ def room(view: memoryview) -> memoryview:
     if start % PAGE or not isinstance(base, np.ndarray):
         return view
     offset = start - base.__array_interface__["data"][0]
-    return memoryview(base)[offset : offset + grown] if offset + grown <= base.nbytes else view
+    return base.data[offset : offset + grown] if offset + grown <= base.nbytes else view

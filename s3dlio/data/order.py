@@ -93,7 +93,7 @@ class Order:
 
 
 def _feistel(values: NDArray[np.uint64], half_bits: int, keys: list[int], backwards: bool) -> NDArray[np.uint64]:
-    """Encrypt (or, backwards, decrypt) every value of 2 × `half_bits` bits."""
+    """Encrypt (or, backwards, decrypt) every value of twice `half_bits` bits."""
     shift, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
     left, right = values >> shift, values & mask
     if backwards:
@@ -109,7 +109,7 @@ def _feistel(values: NDArray[np.uint64], half_bits: int, keys: list[int], backwa
 class Deal:
     """How the positions of an epoch, from `start` on, are dealt to ranks and, within a rank, to DataLoader workers.
 
-    Step by step: of every `num_ranks` × `batch_size` positions each rank takes one run of `batch_size`, so a rank's
+    Step by step: of every `num_ranks * batch_size` positions each rank takes one run of `batch_size`, so a rank's
     batches are whole, and worker w takes the rank's steps w, w + num_workers, … as a DataLoader hands them out. The last
     positions, fewer than a step, are shared as evenly as possible (`tail="exact"`: each sample once; ranks may differ by
     one sample), filled up by repeating samples so that all ranks get the same number (`"pad"`), or left out (`"drop"`).

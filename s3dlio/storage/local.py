@@ -38,7 +38,8 @@ _TEMPORARY = re.compile(r"\..*\.s3dlio-\d+-[0-9a-f]{8}\.tmp", re.DOTALL)
 T = TypeVar("T")
 
 
-def open_container(scheme: str, container: str) -> LocalStore:
+def open_container(scheme: str, _: str) -> LocalStore:
+    """The whole file system is one container."""
     return LocalStore(scheme, DIRECT if scheme == "direct" else BUFFERED)
 
 

@@ -48,7 +48,7 @@ class ObjectReader(io.RawIOBase):
     def _request(self, start: int, length: int, match: str | None) -> tuple[ObjectInfo, BytesView]:
         landed: list[BytesView] = []
 
-        def into(info: ObjectInfo, count: int) -> memoryview:
+        def into(_: ObjectInfo, count: int) -> memoryview:
             landed.append(empty(count, self.uri))
             return memoryview(landed[-1])
 
@@ -126,7 +126,7 @@ class ObjectReader(io.RawIOBase):
     def _in_window(self, position: int, count: int) -> BytesView | None:
         for start, window in ((self._window_start, self._window), (self._tail_start, self._tail)):
             offset = position - start
-            if 0 <= offset and offset + count <= window.nbytes:
+            if offset >= 0 and offset + count <= window.nbytes:
                 part: BytesView = window[offset : offset + count]
                 return part
         return None
@@ -155,4 +155,3 @@ class ObjectReader(io.RawIOBase):
         """Let go of the windows."""
         self._window = self._tail = empty(0)
         super().close()
-

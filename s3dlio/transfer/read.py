@@ -94,7 +94,7 @@ def fill(store: Store, info: ObjectInfo, into: memoryview, start: int, options: 
 
 
 def _slice(into: memoryview, offset: int, length: int) -> Callable[[ObjectInfo, int], memoryview]:
-    return lambda info, count: into[offset : offset + min(length, count)]
+    return lambda _info, count: into[offset : offset + min(length, count)]
 
 
 def _check_part(root: str, read: Read, info: ObjectInfo, result: ReadResult | BaseException) -> None:

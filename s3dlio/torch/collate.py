@@ -1,0 +1,73 @@
+"""How views become batches and travel from DataLoader workers.
+
+The default collate function of PyTorch learns that a batch of views is a list of them, whatever their lengths. On its way
+out of a worker such a batch is one piece: a shared-memory arena (one descriptor), or one bytes blob while it is small. The
+views that arrive are slices of the arena, 64-byte aligned, and it is freed with the last of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from ..view import ALIGNMENT, BytesView, copy_of
+
+__all__ = ["ViewBatch"]
+
+SMALL_BATCH_BYTES = 64 * 1024
+
+
+class ViewBatch(list[BytesView]):
+    """A batch of views: a list, whose transport between processes is one piece."""
+
+
+def _collate_views(batch: Sequence[BytesView], **_: Any) -> ViewBatch:
+    return ViewBatch(batch)
+
+
+def _layout(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Aligned offsets for blocks of `sizes`, and the length of the whole."""
+    offsets, end = [], 0
+    for size in sizes:
+        offsets.append(end)
+        end += -(-size // ALIGNMENT) * ALIGNMENT
+    return offsets, end
+
+
+def _pack(batch: Sequence[BytesView], kind: type[list[BytesView]] | None) -> tuple[Any, ...]:
+    facts = [(view.size, view.uri) for view in batch]
+    offsets, length = _layout([size for size, _ in facts])
+    if length < SMALL_BATCH_BYTES:
+        return _unpack_blob, (b"".join(view.tobytes() for view in batch), facts, kind)
+    arena = torch.UntypedStorage._new_shared(length)  # type: ignore[no-untyped-call]
+    memory = torch.empty(0, dtype=torch.uint8).set_(arena).numpy()
+    for view, offset in zip(batch, offsets, strict=True):
+        memory[offset : offset + view.size] = view
+    return _unpack_arena, (arena, facts, kind)
+
+
+def _unpack_blob(blob: bytes, facts: list[tuple[int, str]], kind: type[list[BytesView]] | None) -> Any:
+    views, start = [], 0
+    for size, uri in facts:
+        views.append(copy_of(memoryview(blob)[start : start + size], uri))
+        start += size
+    return views[0] if kind is None else kind(views)
+
+
+def _unpack_arena(arena: torch.UntypedStorage, facts: list[tuple[int, str]], kind: type[list[BytesView]] | None) -> Any:
+    memory = torch.empty(0, dtype=torch.uint8).set_(arena).numpy()
+    views = []
+    for (size, uri), offset in zip(facts, _layout([size for size, _ in facts])[0], strict=True):
+        view = memory[offset : offset + size].view(BytesView)
+        view.uri = uri
+        views.append(view)
+    return views[0] if kind is None else kind(views)
+
+
+default_collate_fn_map[BytesView] = _collate_views
+ForkingPickler.register(ViewBatch, lambda batch: _pack(batch, ViewBatch))
+ForkingPickler.register(BytesView, lambda view: _pack([view], None))

@@ -1,0 +1,63 @@
+"""Where the next epoch begins: (epoch, start position), seen by the main process and by its workers at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .ranks import current_worker
+
+__all__ = ["Cursor"]
+
+_EPOCH, _START, _USED = range(3)
+
+
+class Cursor:
+    """Three numbers in shared memory, so that workers that outlive an epoch learn of the next one.
+
+    Written by the main process between epochs. `take` gives the numbers to the iterator of an epoch; a start position
+    that was restored counts for one epoch only, and who iterates again without naming the next epoch gets an error
+    instead of a shortened epoch.
+    """
+
+    def __init__(self, epoch: int = 0, start: int = 0) -> None:
+        self._cells = torch.tensor([epoch, start, 0], dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+
+    @property
+    def epoch(self) -> int:
+        return int(self._cells[_EPOCH])
+
+    @property
+    def start(self) -> int:
+        return int(self._cells[_START])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the next epoch. The position of a restored state stays when it belongs to this very epoch."""
+        if epoch != self.epoch:
+            self.set(epoch, 0)
+
+    def set(self, epoch: int, start: int) -> None:
+        self._cells[_EPOCH] = epoch
+        self._cells[_START] = start
+        self._cells[_USED] = 0
+
+    def take(self) -> tuple[int, int]:
+        """(epoch, start) for an iterator that begins now, in the main process or in a worker."""
+        epoch, start = self.epoch, self.start
+        worker = current_worker()
+        if worker is None:
+            self._cells[_START] = 0
+        elif start and worker[0] == 0:
+            if self._cells[_USED]:
+                raise RuntimeError(
+                    f"this dataset was restored at position {start} of epoch {epoch} and was iterated since: call "
+                    "set_epoch() before each epoch, or use s3dlio.torch.loader(), which does"
+                )
+            self._cells[_USED] = 1
+        return epoch, start
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if not self._cells.is_shared():  # came through a plain pickle, not through multiprocessing
+            self._cells = self._cells.share_memory_()

@@ -1,0 +1,279 @@
+"""Datasets of whole objects: by index (`ObjectStoreMapDataset`) and as a stream (`ObjectStoreIterableDataset`).
+
+Both hold names and options only, so that they pickle for spawned workers and are shared by forked ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import Dataset, IterableDataset
+
+from .. import bulk, objects
+from ..data.keys import KeyList
+from ..data.order import Deal, Order, Tail
+from ..view import BytesView
+from . import collate as _collate  # noqa: F401 - teaches PyTorch what a batch of views is
+from .cursor import Cursor
+from .ranks import current_ranks, current_worker
+
+__all__ = ["ObjectStoreIterableDataset", "ObjectStoreMapDataset"]
+
+STATE_VERSION = 1
+
+Transform = Callable[[BytesView], Any]
+
+
+class ObjectStoreMapDataset(Dataset[Any]):
+    """The objects under a prefix, by index, in the order of their names.
+
+    `uri` is listed once, here: markers are left out and an empty result is a NotFoundError. `pattern` is a glob (or
+    `re:...`) on the key below `uri`. An item is a `BytesView` (with its `.uri`), or `transform(view)`. A DataLoader asks
+    for a whole batch at once, and its objects are then read in parallel, `max_in_flight` at most. Batches of views
+    collate to a list without a collate function of your own.
+
+    >>> dataset = ObjectStoreMapDataset("s3://bucket/train/", pattern="*.npz")
+    >>> loader = DataLoader(dataset, batch_size=32, num_workers=4, shuffle=True)
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        pattern: str | None = None,
+        transform: Transform | None = None,
+        *,
+        max_in_flight: int = bulk.DEFAULT_WORKERS,
+    ) -> None:
+        self._keep(KeyList.from_listing(uri, pattern), transform, max_in_flight)
+
+    @classmethod
+    def from_prefix(cls, uri: str, **options: Any) -> ObjectStoreMapDataset:
+        """The same as the constructor."""
+        return cls(uri, **options)
+
+    @classmethod
+    def from_uris(
+        cls, uris: Iterable[str], transform: Transform | None = None, *, max_in_flight: int = bulk.DEFAULT_WORKERS
+    ) -> ObjectStoreMapDataset:
+        """A dataset of these objects, in this order, without listing anything."""
+        dataset = cls.__new__(cls)
+        dataset._keep(_keys_of(uris), transform, max_in_flight)
+        return dataset
+
+    def _keep(self, keys: KeyList, transform: Transform | None, max_in_flight: int) -> None:
+        self.uris = keys
+        self._transform = transform
+        self._max_in_flight = max_in_flight
+
+    def __len__(self) -> int:
+        return len(self.uris)
+
+    def __getitem__(self, index: int) -> Any:
+        return _transformed(objects.get(self.uris[index]), self._transform)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        views = bulk.get_many([self.uris[index] for index in indices], self._max_in_flight)
+        return [_transformed(view, self._transform) for view in views]
+
+    def __repr__(self) -> str:
+        return f"ObjectStoreMapDataset({self.uris!r})"
+
+
+class ObjectStoreIterableDataset(IterableDataset[Any]):
+    """The objects under a prefix as a stream: each once per epoch, over all ranks and DataLoader workers.
+
+    The order is a pure function of `seed` and the epoch (with `shuffle`; else that of the names); call `set_epoch` before
+    each epoch as for a DistributedSampler, or let `s3dlio.torch.loader` do it. Told the loader's `batch_size`, whole
+    batches are dealt and the global order is the same for any number of workers; without it each sample still comes
+    once, in an order that depends on the workers.
+
+    The last samples, fewer than a batch for every rank, are dealt as evenly as possible; `pad=True` repeats samples until
+    all ranks have the same number, `drop_last=True` leaves them out. Either keeps the ranks of a collective in step.
+
+    `prefetch` objects at most are in flight or ready. Rank and world size are those of torch.distributed, or of the
+    launcher's RANK and WORLD_SIZE, unless told.
+
+    `state_dict()` is (version, seed, epoch, position); it restores exactly, also with another number of ranks or
+    workers. With workers the main process must count what was delivered: `s3dlio.torch.loader` does.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        pattern: str | None = None,
+        transform: Transform | None = None,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        batch_size: int | None = None,
+        drop_last: bool = False,
+        pad: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        prefetch: int = 32,
+    ) -> None:
+        self._keep(
+            KeyList.from_listing(uri, pattern),
+            transform,
+            shuffle=shuffle,
+            seed=seed,
+            batch_size=batch_size,
+            tail=tail_of(drop_last=drop_last, pad=pad),
+            rank=rank,
+            world_size=world_size,
+            prefetch=prefetch,
+        )
+
+    @classmethod
+    def from_prefix(cls, uri: str, **options: Any) -> ObjectStoreIterableDataset:
+        """The same as the constructor."""
+        return cls(uri, **options)
+
+    def _keep(
+        self,
+        keys: KeyList,
+        transform: Transform | None,
+        *,
+        shuffle: bool,
+        seed: int,
+        batch_size: int | None,
+        tail: Tail,
+        rank: int | None,
+        world_size: int | None,
+        prefetch: int,
+    ) -> None:
+        if prefetch < 1:
+            raise ValueError(f"prefetch={prefetch}: at least one object must be in flight")
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: a batch holds at least one sample")
+        self.uris = keys
+        self.batch_size = batch_size
+        self.seed = seed
+        self._transform = transform
+        self._shuffle = shuffle
+        self._tail: Tail = tail
+        self._told_ranks = (rank, world_size)
+        current_ranks(rank, world_size)  # contradictions are errors here, not in a worker
+        self._prefetch = prefetch
+        self._cursor = Cursor()
+        self._running: _Progress | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that iterates next."""
+        return self._cursor.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch that iterates next: its number gives its order. Reaches workers that outlive an epoch, too."""
+        if epoch < 0:
+            raise ValueError(f"epoch={epoch} must not be negative")
+        self._cursor.set_epoch(epoch)
+        self._running = None
+
+    def start_at(self, epoch: int, position: int) -> None:
+        """Let the next iteration begin at the global `position` of `epoch`."""
+        self.deal(position)
+        self._cursor.set(epoch, position)
+        self._running = None
+
+    def deal(self, start: int = 0) -> Deal:
+        """How the epoch's positions from `start` on are dealt to this rank."""
+        rank, num_ranks = current_ranks(*self._told_ranks)
+        return Deal(len(self.uris), start, self.batch_size or 1, num_ranks, rank, tail=self._tail)
+
+    def __len__(self) -> int:
+        """Samples of this rank per epoch; known only when `batch_size` is told, as workers else have tails of their own."""
+        if self.batch_size is None:
+            raise TypeError("the number of batches is known only when the dataset is told batch_size")
+        return self.deal().length
+
+    def __iter__(self) -> Iterator[Any]:
+        worker, num_workers = current_worker() or (0, 1)
+        epoch, start = self._cursor.take()
+        deal = self.deal(start).for_worker(worker, num_workers)
+        self._running = progress = _Progress(epoch, deal)
+        return self._samples(Order(len(self.uris), self._shuffle, self.seed, epoch), progress)
+
+    def _samples(self, order: Order, progress: _Progress) -> Iterator[Any]:
+        for block in progress.deal.blocks():
+            indices = iter(order.samples(block).tolist())
+            while chunk := list(islice(indices, self._prefetch)):
+                for view in bulk.get_many([self.uris[index] for index in chunk], self._prefetch):
+                    progress.num_samples += 1
+                    yield _transformed(view, self._transform)
+
+    def state_dict(self) -> dict[str, int]:
+        """(version, seed, epoch, global position, number of samples): plain numbers, taken at equal steps on all ranks.
+
+        Counts the samples that were handed out in this process, so it is exact without workers. Raises RuntimeError within
+        a batch of several ranks, where there is no one position.
+        """
+        running = self._running
+        epoch, position = (self.epoch, self._cursor.start) if running is None else (running.epoch, running.position())
+        return {
+            "version": STATE_VERSION,
+            "seed": self.seed,
+            "epoch": epoch,
+            "position": position,
+            "num_samples": len(self.uris),
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the next iteration go on where `state` was taken. Raises ValueError when it belongs to other data."""
+        self.seed = state["seed"]
+        self.start_at(*checked_state(state, len(self.uris)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A spawned worker has no process group: it is told the rank that this process has now."""
+        return {**self.__dict__, "_told_ranks": current_ranks(*self._told_ranks), "_running": None}
+
+
+class _Progress:
+    """How far an iterator of an epoch has come."""
+
+    def __init__(self, epoch: int, deal: Deal) -> None:
+        self.epoch = epoch
+        self.deal = deal
+        self.num_samples = 0
+
+    def position(self) -> int:
+        num_steps, rest = divmod(self.num_samples, self.deal.batch_size)
+        if self.num_samples == self.deal.length:
+            return self.deal.position_after(self.deal.num_steps)
+        if rest and self.deal.num_ranks > 1:
+            raise RuntimeError("take the state between batches: within one, several ranks have no common position")
+        return self.deal.position_after(num_steps) + rest
+
+
+def tail_of(*, drop_last: bool, pad: bool) -> Tail:
+    """What happens to the last samples, fewer than a batch for every rank."""
+    if drop_last and pad:
+        raise ValueError("drop_last and pad contradict each other: the last samples are left out or filled up")
+    return "drop" if drop_last else "pad" if pad else "exact"
+
+
+def checked_state(state: dict[str, int], num_samples: int) -> tuple[int, int]:
+    """(epoch, position) of a state dict. Raises ValueError when it cannot be restored on `num_samples` samples."""
+    if state.get("version") != STATE_VERSION:
+        raise ValueError(f"this state has version {state.get('version')}, this s3dlio reads version {STATE_VERSION}")
+    if state["num_samples"] != num_samples:
+        raise ValueError(
+            f"the state was taken on {state['num_samples']} samples and there are {num_samples} now: the order of one is "
+            "not that of the other; restore the objects, or start a new epoch with set_epoch()"
+        )
+    return state["epoch"], state["position"]
+
+
+def _keys_of(uris: Iterable[str]) -> KeyList:
+    if isinstance(uris, str):
+        raise TypeError(f"expected a list of URIs, not the single URI {uris!r}")
+    keys = KeyList(uris)
+    if not len(keys):
+        raise ValueError("the list of URIs is empty: a dataset needs at least one object")
+    return keys
+
+
+def _transformed(view: BytesView, transform: Transform | None) -> Any:
+    return view if transform is None else transform(view)

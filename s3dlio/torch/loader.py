@@ -1,0 +1,115 @@
+"""`loader`: a DataLoader that knows where it is and can go on elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from .dataset import STATE_VERSION, ObjectStoreIterableDataset, checked_state
+from .sampler import ResumableSampler
+
+__all__ = ["Loader", "loader"]
+
+
+def loader(
+    dataset: Dataset[Any],
+    batch_size: int = 1,
+    *,
+    shuffle: bool = False,
+    seed: int = 0,
+    drop_last: bool = False,
+    pad: bool = False,
+    rank: int | None = None,
+    world_size: int | None = None,
+    **options: Any,
+) -> Loader:
+    """A DataLoader over `dataset` whose `state_dict()` resumes exactly, with any number of ranks and workers.
+
+    `dataset` is any map-style dataset, or an ObjectStoreIterableDataset, which brings its own shuffle, seed and ranks and
+    must have been told this `batch_size`. The other options are those of torch.utils.data.DataLoader (num_workers,
+    multiprocessing_context, collate_fn, persistent_workers, …). Every complete iteration ends an epoch, and the next one
+    has another order.
+
+    >>> batches = s3dlio.torch.loader(dataset, batch_size=32, shuffle=True, num_workers=4)
+    >>> batches.load_state_dict(state["loader"])
+    >>> for epoch in range(batches.epoch, num_epochs):
+    ...     for batch in batches:
+    ...         ...  # state["loader"] = batches.state_dict() is exact here
+    """
+    if isinstance(dataset, IterableDataset):
+        if not isinstance(dataset, ObjectStoreIterableDataset):
+            raise TypeError(f"loader() takes map-style datasets and ObjectStoreIterableDataset, not {type(dataset)}")
+        if (shuffle, seed, drop_last, pad, rank, world_size) != (False, 0, False, False, None, None):
+            raise ValueError("an ObjectStoreIterableDataset brings its own shuffle, seed, drop_last, pad and ranks")
+        if dataset.batch_size != batch_size:
+            raise ValueError(f"the dataset was told batch_size={dataset.batch_size}, the loader {batch_size}")
+        return Loader(dataset, DataLoader(dataset, batch_size, **options))
+    sampler = ResumableSampler(
+        dataset,  # type: ignore[arg-type]
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        drop_last=drop_last,
+        pad=pad,
+        rank=rank,
+        world_size=world_size,
+    )
+    return Loader(sampler, DataLoader(dataset, batch_size, sampler=sampler, **options))
+
+
+class Loader:
+    """An iterable of batches that counts what it delivered. Made by `loader`."""
+
+    def __init__(self, source: ResumableSampler | ObjectStoreIterableDataset, batches: DataLoader[Any]) -> None:
+        self._source = source
+        self._batches = batches
+        self._epoch = 0
+        self._start = 0  # where the next iteration begins
+        self._position = 0  # what was delivered of the running or next epoch
+
+    @property
+    def epoch(self) -> int:
+        """The running epoch, or the next one between epochs."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of `epoch`; nothing happens when it is the current one."""
+        if epoch < 0:
+            raise ValueError(f"epoch={epoch} must not be negative")
+        if epoch != self._epoch:
+            self._epoch, self._start, self._position = epoch, 0, 0
+
+    def __len__(self) -> int:
+        """Batches of this rank in a whole epoch."""
+        return self._source.deal().num_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        start, self._start = self._start, 0
+        self._position = start
+        deal = self._source.deal(start)
+        self._source.start_at(self._epoch, start)
+        for num_steps, batch in enumerate(self._batches, 1):
+            self._position = deal.position_after(num_steps)
+            yield batch
+        self._epoch, self._position = self._epoch + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        """(version, seed, epoch, global position, number of samples) after the last batch that was delivered.
+
+        Take it at the same step on all ranks: then every rank's state is the same, and any one of them restores all.
+        """
+        return {
+            "version": STATE_VERSION,
+            "seed": self._source.seed,
+            "epoch": self._epoch,
+            "position": self._position,
+            "num_samples": self._source.deal().num_samples,
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the next iteration go on where `state` was taken. Raises ValueError when it belongs to other data."""
+        epoch, position = checked_state(state, self._source.deal().num_samples)
+        self._source.seed = state["seed"]
+        self._epoch, self._start, self._position = epoch, position, position
