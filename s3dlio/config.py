@@ -9,6 +9,24 @@
 | `S3DLIO_WORKER_THREADS`, `S3DLIO_RT_THREADS` | `worker_threads` | 16 I/O threads at most |
 | `S3DLIO_BUFFER_POOL_MB` | `pool_bytes` | 256 MiB of buffers kept for re-use |
 
+The transport to object stores:
+
+| variable | field | default |
+|---|---|---|
+| `S3DLIO_MAX_RETRY_ATTEMPTS` | `max_attempts` | 6 attempts per request |
+| `S3DLIO_CONNECT_TIMEOUT_SECS` | `connect_timeout` | 10 s until an unreachable server is given up |
+| `S3DLIO_READ_TIMEOUT_SECS` | `stall_timeout` | 20 s without a byte end an attempt |
+| `S3DLIO_OPERATION_TIMEOUT_SECS` | `operation_timeout` | 60 s: no retry begins later |
+| `S3DLIO_MAX_CONNECTIONS` | `max_connections` | 256 connections to one server |
+| `S3DLIO_MAX_MB_PER_SECOND` | `max_bytes_per_second` | 0: no limit |
+
+S3 (`s3_options`): `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, `AWS_REGION` or `AWS_DEFAULT_REGION`, `AWS_CA_BUNDLE`,
+`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_PROFILE`, `AWS_SKIP_SIGNATURE` (anonymous),
+`AWS_REQUEST_PAYER`, `AWS_VIRTUAL_HOSTED_STYLE_REQUEST`, `AWS_SERVER_SIDE_ENCRYPTION`, `AWS_SSE_KMS_KEY_ID`,
+`AWS_REQUEST_CHECKSUM_CALCULATION`, `AWS_RESPONSE_CHECKSUM_VALIDATION` (`when_supported`, `when_required`),
+`S3DLIO_UNSIGNED_PAYLOAD` (on: bodies are protected by a checksum instead of a SHA-256 signature), and the proxies
+`HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY`.
+
 An unknown `S3DLIO_*` variable is warned about once per process.
 """
 
@@ -17,13 +35,23 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from .errors import ConfigError
 
-__all__ = ["MIB", "Options", "launched_ranks", "snapshot"]
+__all__ = [
+    "MIB",
+    "Options",
+    "S3Options",
+    "TransportOptions",
+    "launched_ranks",
+    "proxy_of",
+    "s3_options",
+    "set_s3_environment",
+    "snapshot",
+]
 
 MIB = 1024 * 1024
 
@@ -38,6 +66,39 @@ class Options:
     chunk_bytes: int = 8 * MIB
     worker_threads: int = 16
     pool_bytes: int = 256 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class TransportOptions:
+    """How requests to a server are made. Times in seconds; `max_bytes_per_second` 0 means no limit."""
+
+    max_attempts: int = 6
+    connect_timeout: float = 10.0
+    stall_timeout: float = 20.0
+    operation_timeout: float = 60.0
+    max_connections: int = 256
+    max_bytes_per_second: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class S3Options(TransportOptions):
+    """What `s3://` needs to know. No secret is shown by its repr."""
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    ca_bundle: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    profile: str | None = None
+    anonymous: bool = False
+    request_payer: str | None = None
+    virtual_hosted: bool | None = None
+    encryption: str | None = None
+    encryption_key_id: str | None = None
+    request_checksums: str = "when_supported"
+    response_checksums: str = "when_supported"
+    unsigned_payload: bool = True
 
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -63,7 +124,33 @@ def _whole_number(minimum: int, unit: int) -> Callable[[str, str], int]:
     return read
 
 
-_VARIABLES: dict[str, tuple[str, Callable[[str, str], int]]] = {
+def _seconds(name: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0.0 < number < float("inf"):
+        raise ConfigError(f"{name}={text!r} is no positive number of seconds")
+    return number
+
+
+def _text(_: str, text: str) -> str:
+    return text
+
+
+def _choice(*choices: str) -> Callable[[str, str], str]:
+    def read(name: str, text: str) -> str:
+        if text.lower() not in choices:
+            raise ConfigError(f"{name}={text!r} is none of {', '.join(choices)}")
+        return text.lower()
+
+    return read
+
+
+_Variables: TypeAlias = dict[str, tuple[str, Callable[[str, str], Any]]]
+
+# Of two variables for one field the later one counts.
+_VARIABLES: _Variables = {
     "S3DLIO_ENABLE_RANGE_OPTIMIZATION": ("range_enabled", _boolean),
     "S3DLIO_RANGE_THRESHOLD_MB": ("range_threshold_bytes", _whole_number(1, MIB)),
     "S3DLIO_RANGE_CONCURRENCY": ("range_concurrency", _whole_number(1, 1)),
@@ -72,6 +159,35 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], int]]] = {
     "S3DLIO_WORKER_THREADS": ("worker_threads", _whole_number(1, 1)),
     "S3DLIO_BUFFER_POOL_MB": ("pool_bytes", _whole_number(0, MIB)),
 }
+_TRANSPORT_VARIABLES: _Variables = {
+    "S3DLIO_MAX_RETRY_ATTEMPTS": ("max_attempts", _whole_number(1, 1)),
+    "S3DLIO_CONNECT_TIMEOUT_SECS": ("connect_timeout", _seconds),
+    "S3DLIO_READ_TIMEOUT_SECS": ("stall_timeout", _seconds),
+    "S3DLIO_OPERATION_TIMEOUT_SECS": ("operation_timeout", _seconds),
+    "S3DLIO_MAX_CONNECTIONS": ("max_connections", _whole_number(1, 1)),
+    "S3DLIO_MAX_MB_PER_SECOND": ("max_bytes_per_second", _whole_number(0, MIB)),
+}
+_CHECKSUM_MODES = _choice("when_supported", "when_required")
+_S3_VARIABLES: _Variables = {
+    **_TRANSPORT_VARIABLES,
+    "AWS_ENDPOINT_URL": ("endpoint_url", _text),
+    "AWS_ENDPOINT_URL_S3": ("endpoint_url", _text),
+    "AWS_DEFAULT_REGION": ("region", _text),
+    "AWS_REGION": ("region", _text),
+    "AWS_CA_BUNDLE": ("ca_bundle", _text),
+    "AWS_ACCESS_KEY_ID": ("access_key", _text),
+    "AWS_SECRET_ACCESS_KEY": ("secret_key", _text),
+    "AWS_SESSION_TOKEN": ("session_token", _text),
+    "AWS_PROFILE": ("profile", _text),
+    "AWS_SKIP_SIGNATURE": ("anonymous", _boolean),
+    "AWS_REQUEST_PAYER": ("request_payer", _text),
+    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": ("virtual_hosted", _boolean),
+    "AWS_SERVER_SIDE_ENCRYPTION": ("encryption", _text),
+    "AWS_SSE_KMS_KEY_ID": ("encryption_key_id", _text),
+    "AWS_REQUEST_CHECKSUM_CALCULATION": ("request_checksums", _CHECKSUM_MODES),
+    "AWS_RESPONSE_CHECKSUM_VALIDATION": ("response_checksums", _CHECKSUM_MODES),
+    "S3DLIO_UNSIGNED_PAYLOAD": ("unsigned_payload", _boolean),
+}
 # Read by the recipes, not by the package.
 _KNOWN_ELSEWHERE = {"S3DLIO_URI"}
 
@@ -79,21 +195,54 @@ _KNOWN_ELSEWHERE = {"S3DLIO_URI"}
 def snapshot() -> Options:
     """The options as the environment has them now. Raises ConfigError for a value that cannot be read."""
     _warn_about_unknown_names()
-    return _parse(tuple(map(os.environ.get, _VARIABLES)))
+    return _options(tuple(map(os.environ.get, _VARIABLES)))
+
+
+def s3_options() -> S3Options:
+    """The options of `s3://` as the environment has them now."""
+    return _s3_options(tuple(map(os.environ.get, _S3_VARIABLES)))
 
 
 @lru_cache(maxsize=64)
-def _parse(values: tuple[str | None, ...]) -> Options:
-    fields: dict[str, Any] = {}
-    for (name, (field, read)), text in zip(_VARIABLES.items(), values, strict=True):
-        if text:
-            fields[field] = read(name, text)
-    return Options(**fields)
+def _options(values: tuple[str | None, ...]) -> Options:
+    return Options(**_fields(_VARIABLES, values))
+
+
+@lru_cache(maxsize=64)
+def _s3_options(values: tuple[str | None, ...]) -> S3Options:
+    return S3Options(**_fields(_S3_VARIABLES, values))
+
+
+def _fields(variables: _Variables, values: tuple[str | None, ...]) -> dict[str, Any]:
+    return {field: read(name, text) for (name, (field, read)), text in zip(variables.items(), values, strict=True) if text}
+
+
+def proxy_of(scheme: str, host: str) -> str | None:
+    """The URL of the proxy for `host`, as HTTP_PROXY, HTTPS_PROXY and NO_PROXY (or lower case) tell."""
+    if not any(name.lower().endswith("_proxy") for name in os.environ):
+        return None
+    from urllib.request import getproxies_environment, proxy_bypass
+
+    return None if proxy_bypass(host) else getproxies_environment().get(scheme)
+
+
+def set_s3_environment(*, endpoint_url: str | None, region: str | None, ca_bundle: str | None) -> None:
+    """Let every later operation of this process and its children use these; None leaves a setting as it is."""
+    settings = {
+        ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"): endpoint_url,
+        ("AWS_DEFAULT_REGION", "AWS_REGION"): region,
+        ("AWS_CA_BUNDLE", "AWS_CA_BUNDLE"): ca_bundle,
+    }
+    for (name, stronger), value in settings.items():
+        if value is not None:
+            os.environ[name] = value
+            if stronger in os.environ:
+                os.environ[stronger] = value
 
 
 @lru_cache(maxsize=1)
 def _warn_about_unknown_names() -> None:
-    known = _VARIABLES.keys() | _KNOWN_ELSEWHERE
+    known = {name for name in (*_VARIABLES, *_S3_VARIABLES, *_KNOWN_ELSEWHERE) if name.startswith("S3DLIO_")}
     unknown = sorted(name for name in os.environ if name.startswith("S3DLIO_") and name not in known)
     if unknown:
         warnings.warn(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from functools import lru_cache
+from typing import Any
 
 from ..errors import ConfigError
 from ..runtime import after_fork
@@ -12,23 +13,28 @@ from .base import Store
 
 __all__ = ["open_store"]
 
-_SCHEMES = {"file": "local", "direct": "local", "memory": "memory"}
+# Each module makes the Store of a container, from what its `options()` reads in the environment.
+_SCHEMES = {"file": "local", "direct": "local", "memory": "memory", "s3": "cloud.s3"}
 
 
 def open_store(location: Location) -> Store:
-    """The Store of the location's scheme and container, made once per process."""
-    return _open(location.scheme, location.container)
+    """The Store of the location's scheme and container, made once per process and set of options."""
+    options = _module_of(location.scheme).options()
+    return _open(location.scheme, location.container, options)
+
+
+@lru_cache(maxsize=len(_SCHEMES))
+def _module_of(scheme: str) -> Any:
+    try:
+        return importlib.import_module(f".{_SCHEMES[scheme]}", __name__)
+    except KeyError:
+        known = ", ".join(f"{name}://" for name in _SCHEMES)
+        raise ConfigError(f"this version of s3dlio has no {scheme}:// yet; it has {known}") from None
 
 
 @lru_cache(maxsize=1024)
-def _open(scheme: str, container: str) -> Store:
-    try:
-        module = importlib.import_module(f".{_SCHEMES[scheme]}", __name__)
-    except KeyError:
-        raise ConfigError(
-            f"this version of s3dlio has no {scheme}:// yet; it has {', '.join(f'{name}://' for name in _SCHEMES)}"
-        ) from None
-    store: Store = module.open_container(scheme, container)
+def _open(scheme: str, container: str, options: Any) -> Store:
+    store: Store = _module_of(scheme).open_container(scheme, container, options)
     return store
 
 

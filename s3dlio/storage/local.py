@@ -29,7 +29,7 @@ from ..uri import sort_key
 from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each
 from .fileio import BUFFERED, DIRECT, FileIO
 
-__all__ = ["LocalStore", "open_container"]
+__all__ = ["LocalStore", "open_container", "options"]
 
 PAGE_LENGTH = 1000
 NAME_MAX = 255
@@ -38,7 +38,11 @@ _TEMPORARY = re.compile(r"\..*\.s3dlio-\d+-[0-9a-f]{8}\.tmp", re.DOTALL)
 T = TypeVar("T")
 
 
-def open_container(scheme: str, _: str) -> LocalStore:
+def options() -> None:
+    """There is nothing to set."""
+
+
+def open_container(scheme: str, _container: str, _options: None) -> LocalStore:
     """The whole file system is one container."""
     return LocalStore(scheme, DIRECT if scheme == "direct" else BUFFERED)
 

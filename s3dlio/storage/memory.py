@@ -14,14 +14,18 @@ from ..runtime import after_fork
 from ..uri import sort_key
 from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each
 
-__all__ = ["MemoryStore", "open_container"]
+__all__ = ["MemoryStore", "open_container", "options"]
 
 PAGE_LENGTH = 1000
 _generations = itertools.count(1)
 _stores: dict[str, MemoryStore] = {}
 
 
-def open_container(scheme: str, container: str) -> MemoryStore:
+def options() -> None:
+    """There is nothing to set."""
+
+
+def open_container(scheme: str, container: str, _options: None = None) -> MemoryStore:
     return _stores.setdefault(container, MemoryStore(f"{scheme}://{container}/"))
 
 

@@ -1,0 +1,278 @@
+"""Sockets: one connection to one server, through a proxy and with TLS where asked for.
+
+Everything that may wait is a coroutine that yields a socket, the event that it waits for and the longest wait in seconds,
+so that one code serves blocking sockets and readiness polling.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import os
+import selectors
+import socket
+import ssl
+import struct
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from ...errors import ConfigError
+from .http import ProtocolError, Request, Response, encode, receive
+
+__all__ = ["READ", "WRITE", "Connection", "Mode", "Server", "Wait", "connect", "tls_context"]
+
+READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+SCRATCH_BYTES = 16 * 1024
+SMALL_BODY_BYTES = 64 * 1024
+MAX_BUFFERS = 512  # of one sendmsg; the system's limit is 1024
+
+Wait: TypeAlias = "float | tuple[socket.socket, int, float]"
+
+
+class Mode(Protocol):
+    """How an operation is driven."""
+
+    is_blocking: bool
+    paused: float  # seconds in which nobody drove it
+
+    def now(self) -> float: ...
+
+    def take(self) -> Connection | None:
+        """A connection that was used before."""
+
+    def give(self, connection: Connection) -> None:
+        """Keep a connection for the next request."""
+
+    def forget(self, sock: socket.socket) -> None:
+        """This socket is about to be closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server: where it is and whom to trust."""
+
+    scheme: str
+    host: str
+    port: int
+    ca_bundle: str | None = None
+
+    @classmethod
+    def from_url(cls, url: str, ca_bundle: str | None) -> Server:
+        """Raises ConfigError when `url` is no http(s) URL, or when it holds a password."""
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.username:
+            raise ConfigError(f"the endpoint {url!r} is no URL such as 'https://host:port'")
+        return cls(parts.scheme, parts.hostname, port or {"http": 80, "https": 443}[parts.scheme], ca_bundle)
+
+    @property
+    def authority(self) -> str:
+        """The value of the Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.authority}"
+
+
+class Connection:
+    """One connection, with the buffer in which its heads arrive."""
+
+    __slots__ = ("__weakref__", "_blocks", "is_tls", "num_served", "scratch", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.is_tls = isinstance(sock, ssl.SSLSocket)
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.num_served = 0
+        self._blocks: bool | None = None
+
+    def prepare(self, is_blocking: bool, stall_timeout: float) -> None:
+        """Let the socket block, for `stall_timeout` at most, or not at all."""
+        if self._blocks is is_blocking:
+            return
+        self._blocks = is_blocking
+        if not is_blocking:
+            self.sock.setblocking(False)
+        elif self.is_tls:
+            self.sock.settimeout(stall_timeout)
+        else:
+            # The kernel's own timeout spares a poll() before every call.
+            self.sock.setblocking(True)
+            limit = struct.pack("@ll", int(stall_timeout), int(stall_timeout % 1 * 1e6))
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def converse(self, request: Request, mode: Mode, stall: float) -> Generator[Wait, None, Response]:
+        """Send `request` and receive the answer. Raises OSError, ClosedError, ProtocolError or IncompleteBodyError."""
+        is_sent = yield from self._send(request, mode, stall)
+        if not mode.is_blocking:
+            yield self.sock, READ, stall
+        response = yield from self._receive(request, mode, stall)
+        if not is_sent and response.head.status < 300:
+            raise ProtocolError(f"the server answered {response.head.status} before it had all of the request")
+        self.num_served += 1
+        return Response(response.head, response.body, response.reusable and is_sent)
+
+    def _send(self, request: Request, mode: Mode, stall: float) -> Generator[Wait, None, bool]:
+        """Send head and body. False when the server closed its ear meanwhile; it may have said why."""
+        buffers = [memoryview(encode(request)), *request.body]
+        if self.is_tls and len(buffers) > 1 and sum(buffer.nbytes for buffer in buffers) <= SMALL_BODY_BYTES:
+            buffers = [memoryview(b"".join(buffers))]
+        while buffers:
+            try:
+                count = self.sock.send(buffers[0]) if self.is_tls else self.sock.sendmsg(buffers[:MAX_BUFFERS])
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                _require_polled(mode, stall)
+                yield self.sock, WRITE, stall
+            except ssl.SSLWantReadError:
+                yield self.sock, READ, stall
+            except (BrokenPipeError, ConnectionResetError):
+                return False
+            else:
+                buffers = _advanced(buffers, count)
+        return True
+
+    def _receive(self, request: Request, mode: Mode, stall: float) -> Generator[Wait, None, Response]:
+        exchange = receive(request, self.scratch)
+        wait_all = socket.MSG_WAITALL if mode.is_blocking and not self.is_tls else 0
+        recv_into = self.sock.recv_into
+        try:
+            want, is_body = next(exchange)
+            while True:
+                try:
+                    count = recv_into(want, 0, wait_all if is_body else 0)
+                except (BlockingIOError, ssl.SSLWantReadError):
+                    try:
+                        _require_polled(mode, stall)
+                        yield self.sock, READ, stall
+                    except OSError as exc:
+                        want, is_body = exchange.throw(exc)
+                except ssl.SSLWantWriteError:
+                    yield self.sock, WRITE, stall
+                except OSError as exc:
+                    want, is_body = exchange.throw(exc)
+                else:
+                    want, is_body = exchange.send(count)
+        except StopIteration as stop:
+            response: Response = stop.value
+            return response
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def _require_polled(mode: Mode, stall: float) -> None:
+    """A blocking socket that would block has waited for as long as it may."""
+    if mode.is_blocking:
+        raise TimeoutError(f"no byte for {stall:g} s")
+
+
+def _advanced(buffers: list[memoryview], count: int) -> list[memoryview]:
+    for index, buffer in enumerate(buffers):
+        if count < buffer.nbytes:
+            return [buffer[count:], *buffers[index + 1 :]]
+        count -= buffer.nbytes
+    return []
+
+
+def connect(server: Server, proxy: str | None, mode: Mode, timeout: float) -> Generator[Wait, None, socket.socket]:
+    """A connected socket, through the proxy if there is one, with TLS where the scheme says so."""
+    target = urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
+    host, port = (server.host, server.port) if target is None else (target.hostname or "", target.port or 80)
+    sock = yield from _connect_tcp(host, port, mode, timeout)
+    try:
+        if target is not None:
+            yield from _through_proxy(sock, server, target.username, target.password, mode, timeout)
+        if server.scheme == "https":
+            context = tls_context(server.ca_bundle)
+            sock = context.wrap_socket(sock, server_hostname=server.host, do_handshake_on_connect=False)
+            yield from _handshake(sock, timeout)
+    except BaseException:
+        mode.forget(sock)
+        sock.close()
+        raise
+    return sock
+
+
+def _connect_tcp(host: str, port: int, mode: Mode, timeout: float) -> Generator[Wait, None, socket.socket]:
+    deadline = mode.now() + timeout
+    failure: OSError | None = None
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            code = sock.connect_ex(address)
+            if code == errno.EINPROGRESS:
+                yield sock, WRITE, max(0.001, deadline - mode.now())
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code == 0:
+                return sock
+            failure = OSError(code, os.strerror(code))
+        except OSError as exc:
+            failure = exc
+        except BaseException:
+            mode.forget(sock)
+            sock.close()
+            raise
+        mode.forget(sock)
+        sock.close()
+    raise failure or OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
+
+
+def _through_proxy(
+    sock: socket.socket, server: Server, user: str | None, password: str | None, mode: Mode, timeout: float
+) -> Generator[Wait, None, None]:
+    authority = f"[{server.host}]:{server.port}" if ":" in server.host else f"{server.host}:{server.port}"
+    headers = [("host", authority)]
+    if user:
+        token = base64.b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode()
+        headers.append(("proxy-authorization", f"Basic {token}"))
+    tunnel = Connection(sock)
+    polled = _Connecting(mode)
+    response = yield from tunnel.converse(Request("CONNECT", authority, headers), polled, timeout)
+    if response.head.status != 200:
+        raise ProtocolError(f"the proxy refused with status {response.head.status}")
+
+
+class _Connecting:
+    """The mode of a socket that does not block yet, whoever drives it."""
+
+    is_blocking = False
+
+    def __init__(self, mode: Mode) -> None:
+        self.paused = mode.paused
+        self.now = mode.now
+        self.take = mode.take
+        self.give = mode.give
+        self.forget = mode.forget
+
+
+def _handshake(sock: ssl.SSLSocket, timeout: float) -> Generator[Wait, None, None]:
+    while True:
+        try:
+            sock.do_handshake()
+            return
+        except ssl.SSLWantReadError:
+            yield sock, READ, timeout
+        except ssl.SSLWantWriteError:
+            yield sock, WRITE, timeout
+
+
+@lru_cache(maxsize=16)
+def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
+    """Verifies the server against the system's authorities, or those of the PEM file or folder `ca_bundle`."""
+    try:
+        if ca_bundle is not None and os.path.isdir(ca_bundle):
+            return ssl.create_default_context(capath=ca_bundle)
+        return ssl.create_default_context(cafile=ca_bundle)
+    except (OSError, ssl.SSLError) as exc:
+        raise ConfigError(f"the CA bundle {ca_bundle!r} (AWS_CA_BUNDLE) cannot be read: {exc}") from exc

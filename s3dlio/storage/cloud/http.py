@@ -1,0 +1,254 @@
+"""HTTP/1.1 as a state machine without I/O (RFC 9112): request bytes out, response bytes in, body where it belongs.
+
+A driver runs `receive`, which says where the next bytes go and is told how many came. The body of a good answer lands
+straight in the memory that the request's `into` gives for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+__all__ = [
+    "ClosedError",
+    "Head",
+    "IncompleteBodyError",
+    "Into",
+    "ProtocolError",
+    "Request",
+    "Response",
+    "Want",
+    "encode",
+    "receive",
+]
+
+MAX_COLLECTED_BYTES = 64 * 1024 * 1024  # of a body that no `into` takes: errors, listings
+MAX_CHUNK_LINE_BYTES = 4096
+
+
+class ProtocolError(Exception):
+    """The server sent what is not HTTP/1.1."""
+
+
+class ClosedError(Exception):
+    """The connection ended before any byte of the answer: a kept connection that the server had given up."""
+
+
+class IncompleteBodyError(Exception):
+    """The connection ended in the middle of the body, of which `num_received` bytes have landed."""
+
+    def __init__(self, message: str, num_received: int) -> None:
+        super().__init__(message)
+        self.num_received = num_received
+
+
+class Head:
+    """Status and header fields of a response. Names are looked up in lower case."""
+
+    __slots__ = ("_lower", "_raw", "status")
+
+    def __init__(self, raw: bytes) -> None:
+        if not raw.startswith(b"HTTP/1.") or raw[8:9] != b" " or not raw[9:12].isdigit() or raw[12:13] not in (b" ", b"\r"):
+            raise ProtocolError(f"the answer begins with {raw[:40]!r}, not with an HTTP/1.1 status line")
+        self.status = int(raw[9:12])
+        self._raw = raw
+        self._lower = raw.lower()
+
+    def get(self, name: str) -> str | None:
+        """The value of the first field of this (lower-case) name."""
+        mark = f"\r\n{name}:".encode("ascii")
+        start = self._lower.find(mark)
+        if start < 0:
+            return None
+        start += len(mark)
+        return self._raw[start : self._raw.find(b"\r\n", start)].strip().decode("utf-8", "replace")
+
+    def fields(self) -> Iterable[tuple[str, str]]:
+        """All fields as (lower-case name, value)."""
+        for line in self._raw.split(b"\r\n")[1:]:
+            name, colon, value = line.partition(b":")
+            if colon:
+                yield name.decode("latin-1").lower(), value.strip().decode("utf-8", "replace")
+
+    @property
+    def keeps_alive(self) -> bool:
+        """Does the server leave the connection open after this answer?"""
+        connection = (self.get("connection") or "").lower()
+        return "keep-alive" in connection if self._raw.startswith(b"HTTP/1.0") else "close" not in connection
+
+    def content_length(self) -> int | None:
+        """The declared length of the body. Raises ProtocolError when it is no number or given twice differently."""
+        text = self.get("content-length")
+        if text is None:
+            return None
+        is_repeated = self._lower.count(b"\r\ncontent-length:") > 1
+        if is_repeated and len({value for name, value in self.fields() if name == "content-length"}) > 1:
+            raise ProtocolError("the answer has two different Content-Length fields")
+        if not (text.isascii() and text.isdigit()) or len(text) > 18:
+            raise ProtocolError(f"the answer's Content-Length {text!r} is no number")
+        return int(text)
+
+
+Into: TypeAlias = Callable[[Head, int], memoryview]
+
+
+@dataclass(slots=True)
+class Request:
+    """One request, complete. `into` gives the memory for the body of a 200 or 206, once its head is known."""
+
+    method: str
+    target: str
+    headers: Sequence[tuple[str, str]]
+    body: Sequence[memoryview] = ()
+    into: Into | None = None
+
+
+@dataclass(slots=True)
+class Response:
+    """An answer: `body` is what `into` gave, filled, or the collected bytes."""
+
+    head: Head
+    body: memoryview
+    reusable: bool  # may the connection serve another request?
+
+
+def encode(request: Request) -> bytes:
+    """The request's head as bytes. Raises ValueError for a line break within a header, which would forge another."""
+    lines = [f"{request.method} {request.target} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in request.headers]
+    text = "\r\n".join(lines)
+    if text.count("\n") != len(request.headers) or text.count("\r") != len(request.headers):
+        raise ValueError("a header value holds a line break")
+    return (text + "\r\n\r\n").encode("utf-8")
+
+
+Want: TypeAlias = tuple[memoryview, bool]
+"""Where the next bytes go, and whether nothing but these bytes follows, so that a driver may wait for all at once."""
+
+
+def receive(request: Request, scratch: memoryview) -> Generator[Want, int, Response]:
+    """The answer to `request`, as it comes in: a coroutine that yields what it wants and is sent the number of bytes.
+
+    0 means that the connection ended. A driver throws the OSError of a failed receive in here, which becomes an
+    IncompleteBodyError when it hit the body. `scratch` is the connection's own buffer for heads and framing.
+    """
+    head, surplus = yield from _final_head(scratch)
+    if request.method in ("HEAD", "CONNECT") or head.status in (204, 304):
+        return Response(head, memoryview(b""), head.keeps_alive and not surplus)
+    if "chunked" in (head.get("transfer-encoding") or "").lower():
+        collected = yield from _chunked_body(scratch, surplus)
+        return Response(head, _delivered(request, head, collected), head.keeps_alive)
+    length = head.content_length()
+    if length is None:
+        collected = yield from _body_to_the_end(scratch, surplus)
+        return Response(head, _delivered(request, head, collected), False)
+    body = _destination(request, head, length)
+    yield from _body(body, surplus)
+    return Response(head, body, head.keeps_alive and len(surplus) <= length)
+
+
+def _final_head(scratch: memoryview) -> Generator[Want, int, tuple[Head, bytes]]:
+    """The head of the answer proper, after interim ones such as 100 Continue, and the bytes that came with it."""
+    surplus = b""
+    while True:
+        raw, surplus = yield from _head(scratch, surplus)
+        head = Head(raw)
+        if head.status >= 200:
+            return head, surplus
+
+
+def _head(scratch: memoryview, begun: bytes) -> Generator[Want, int, tuple[bytes, bytes]]:
+    data: bytearray = scratch.obj  # type: ignore[assignment]
+    scratch[: len(begun)] = begun
+    filled = len(begun)
+    while (end := data.find(b"\r\n\r\n", 0, filled)) < 0:
+        if filled == len(scratch):
+            raise ProtocolError(f"the answer's head is longer than {len(scratch)} bytes")
+        count = yield scratch[filled:], False
+        if not count:
+            raise ProtocolError("the connection ended within the answer's head") if filled else ClosedError("no answer")
+        filled += count
+    return bytes(scratch[: end + 2]), bytes(scratch[end + 4 : filled])
+
+
+def _destination(request: Request, head: Head, length: int) -> memoryview:
+    if request.into is not None and head.status in (200, 206):
+        return request.into(head, length)
+    if length > MAX_COLLECTED_BYTES:
+        raise ProtocolError(f"the answer's body of {length} bytes is longer than any message should be")
+    return memoryview(bytearray(length))
+
+
+def _body(body: memoryview, surplus: bytes) -> Generator[Want, int, None]:
+    length = body.nbytes
+    filled = min(len(surplus), length)
+    body[:filled] = surplus[:filled]
+    while filled < length:
+        try:
+            count = yield body[filled:], True
+        except OSError as exc:
+            raise IncompleteBodyError(f"the body broke off after {filled} of {length} bytes: {exc}", filled) from exc
+        if not count:
+            raise IncompleteBodyError(f"the body ended after {filled} of {length} bytes", filled)
+        filled += count
+
+
+def _body_to_the_end(scratch: memoryview, surplus: bytes) -> Generator[Want, int, bytearray]:
+    """A body without a length: what comes until the connection ends."""
+    collected = bytearray(surplus)
+    while count := (yield scratch, False):
+        collected += scratch[:count]
+        _check_collected(collected)
+    return collected
+
+
+def _chunked_body(scratch: memoryview, surplus: bytes) -> Generator[Want, int, bytearray]:
+    collected = bytearray()
+    line, rest = yield from _line(scratch, surplus)
+    while size := _chunk_size(line):
+        if len(collected) + size > MAX_COLLECTED_BYTES:
+            raise ProtocolError(f"a chunk of {size} bytes makes the body longer than any message should be")
+        while len(rest) < size + 2:
+            rest += yield from _more(scratch)
+        if rest[size : size + 2] != b"\r\n":
+            raise ProtocolError("a chunk of the answer is longer than it says")
+        collected += rest[:size]
+        line, rest = yield from _line(scratch, rest[size + 2 :])
+    while line:  # trailer fields, up to an empty line
+        line, rest = yield from _line(scratch, rest)
+    return collected
+
+
+def _line(scratch: memoryview, begun: bytes) -> Generator[Want, int, tuple[bytes, bytes]]:
+    while (end := begun.find(b"\r\n")) < 0:
+        if len(begun) > MAX_CHUNK_LINE_BYTES:
+            raise ProtocolError("a line of the answer's framing is too long")
+        begun += yield from _more(scratch)
+    return begun[:end], begun[end + 2 :]
+
+
+def _more(scratch: memoryview) -> Generator[Want, int, bytes]:
+    count = yield scratch, False
+    if not count:
+        raise IncompleteBodyError("the body ended within a chunk", 0)
+    return bytes(scratch[:count])
+
+
+def _chunk_size(line: bytes) -> int:
+    digits = line.partition(b";")[0].strip()
+    if not digits or len(digits) > 15 or digits.strip(b"0123456789abcdefABCDEF"):
+        raise ProtocolError(f"the answer has a chunk of size {digits[:20]!r}")
+    return int(digits, 16)
+
+
+def _check_collected(collected: bytearray) -> None:
+    if len(collected) > MAX_COLLECTED_BYTES:
+        raise ProtocolError("the answer's body is longer than any message should be")
+
+
+def _delivered(request: Request, head: Head, collected: bytearray) -> memoryview:
+    """A body that had to be collected first, copied to where it belongs."""
+    body = _destination(request, head, len(collected))
+    body[:] = collected
+    return body

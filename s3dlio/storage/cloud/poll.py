@@ -1,0 +1,172 @@
+"""Many operations at once in the caller's own thread, by readiness polling (epoll, kqueue).
+
+The caller waits anyway, so it drives the sockets itself, and no second thread fights for the interpreter's lock. While it
+computes between two results the kernel's socket buffers go on receiving; that time counts against no timeout.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from .connection import Connection, Wait
+from .wire import Call, Wire
+
+__all__ = ["perform_many"]
+
+LONGEST_POLL = 1.0  # seconds between two looks at the deadlines
+
+T = TypeVar("T")
+
+
+def perform_many(wire: Wire, calls: Iterable[Call[T]], *, window: int) -> Iterator[tuple[Call[T], T | BaseException]]:
+    """Run operations, at most `window` begun and not yet consumed, and yield (call, result or error) as they end.
+
+    `calls` is advanced only as far as the window allows. When the iterator is left early, what runs is dropped and its
+    connections are closed.
+    """
+    driver: _Driver[T] = _Driver(wire, iter(calls), window)
+    try:
+        yield from driver.outcomes()
+    finally:
+        driver.close()
+
+
+class _Flight(Generic[T]):
+    """One operation on its way."""
+
+    __slots__ = ("call", "deadline", "operation")
+
+    def __init__(self, call: Call[T], operation: Generator[Wait, None, T]) -> None:
+        self.call = call
+        self.operation = operation
+        self.deadline = 0.0
+
+
+class _Driver(Generic[T]):
+    """The mode and the loop of one `perform_many`; its connections stay registered until its end."""
+
+    is_blocking = False
+
+    def __init__(self, wire: Wire, calls: Iterator[Call[T]], window: int) -> None:
+        self.paused = 0.0
+        self._wire = wire
+        self._calls = calls
+        self._window = window
+        self._selector = selectors.DefaultSelector()
+        self._events: dict[int, int] = {}  # what each descriptor is registered for
+        self._waiting: dict[int, _Flight[T]] = {}  # by descriptor
+        self._sleeping: list[tuple[float, int, _Flight[T]]] = []
+        self._ended: deque[tuple[Call[T], T | BaseException]] = deque()
+        self._idle: dict[int, Connection] = {}  # by descriptor
+        self._numbers = itertools.count()
+        self._next_check = 0.0
+        self._owner = os.getpid()
+
+    def now(self) -> float:
+        return time.monotonic() - self.paused
+
+    def take(self) -> Connection | None:
+        return self._idle.popitem()[1] if self._idle else self._wire.take()
+
+    def give(self, connection: Connection) -> None:
+        self._idle[connection.sock.fileno()] = connection
+
+    def forget(self, sock: socket.socket) -> None:
+        if self._events.pop(sock.fileno(), None) is not None:
+            self._selector.unregister(sock)
+
+    def outcomes(self) -> Iterator[tuple[Call[T], T | BaseException]]:
+        while True:
+            self._begin_more()
+            if self._ended:
+                left = time.monotonic()
+                yield self._ended.popleft()
+                self.paused += time.monotonic() - left
+            elif self._waiting or self._sleeping:
+                self._poll()
+            else:
+                return
+
+    def _begin_more(self) -> None:
+        room = self._window - len(self._waiting) - len(self._sleeping) - len(self._ended)
+        for call in itertools.islice(self._calls, max(0, room)):
+            self._step(_Flight(call, self._wire.operation(call, self)), None)
+
+    def _step(self, flight: _Flight[T], error: BaseException | None) -> None:
+        """Let a flight go on, up to what it waits for next."""
+        try:
+            wait = next(flight.operation) if error is None else flight.operation.throw(error)
+        except StopIteration as stop:
+            self._ended.append((flight.call, stop.value))
+        except Exception as exc:
+            self._ended.append((flight.call, exc))
+        else:
+            self._wait(flight, wait)
+
+    def _wait(self, flight: _Flight[T], wait: Wait) -> None:
+        now = self.now()
+        if isinstance(wait, float):
+            heapq.heappush(self._sleeping, (now + wait, next(self._numbers), flight))
+            return
+        sock, event, timeout = wait
+        descriptor = sock.fileno()
+        flight.deadline = now + timeout
+        self._waiting[descriptor] = flight
+        registered = self._events.get(descriptor)
+        if registered is None:
+            self._selector.register(descriptor, event)
+        elif registered != event:
+            self._selector.modify(descriptor, event)
+        self._events[descriptor] = event
+
+    def _poll(self) -> None:
+        now = self.now()
+        timeout = LONGEST_POLL if not self._sleeping else min(LONGEST_POLL, max(0.0, self._sleeping[0][0] - now))
+        for key, _ in self._selector.select(timeout):
+            flight = self._waiting.pop(key.fd, None)
+            if flight is not None:
+                self._step(flight, None)
+            else:
+                self._drop_idle(key.fd)
+        now = self.now()
+        while self._sleeping and self._sleeping[0][0] <= now:
+            self._step(heapq.heappop(self._sleeping)[2], None)
+        if now >= self._next_check:
+            self._next_check = now + LONGEST_POLL
+            self._check_deadlines(now)
+
+    def _drop_idle(self, descriptor: int) -> None:
+        """An idle connection that turns readable was closed by the server."""
+        connection = self._idle.pop(descriptor, None)
+        if connection is not None:
+            self.forget(connection.sock)
+            connection.close()
+
+    def _check_deadlines(self, now: float) -> None:
+        late = [descriptor for descriptor, flight in self._waiting.items() if flight.deadline <= now]
+        for descriptor in late:
+            flight = self._waiting.pop(descriptor, None)
+            if flight is not None:
+                self._step(flight, TimeoutError("no byte for too long"))
+
+    def close(self) -> None:
+        """Drop what still runs; give connections that are at rest back to the process."""
+        if os.getpid() != self._owner:  # a forked child must not touch what its parent has registered
+            self._events.clear()
+        flights: list[Any] = [*self._waiting.values(), *(entry[2] for entry in self._sleeping)]
+        self._waiting.clear()
+        self._sleeping.clear()
+        for flight in flights:
+            flight.operation.close()
+        self._selector.close()
+        for connection in self._idle.values():
+            self._wire.give(connection)
+        self._idle.clear()

@@ -1,0 +1,171 @@
+"""When to try again, and how hard: pure decisions, no I/O.
+
+A pause grows exponentially with full jitter (a random part of it), so that many clients spread out; a server's
+Retry-After is a lower bound. What the server asks to slow down counts against time, not against the number of attempts,
+and also lowers how much the whole process asks of that server at once: additive increase, multiplicative decrease.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from ...errors import S3dlioError, ThrottledError
+
+__all__ = ["Attempts", "Failure", "Pace", "Policy", "Verdict"]
+
+
+class Verdict(Enum):
+    """What a failed attempt means for the next one."""
+
+    FINAL = "trying again cannot help"
+    RETRY = "it may go better after a pause"
+    UNREACHED = "no connection could be made: for a short while that may pass"
+    THROTTLED = "the server asks to slow down"
+    CORRECTED = "something was put right (region, clock, credentials, a stale connection): again, at once"
+
+
+class Failure(Exception):
+    """A failed attempt: what happened, whose error it becomes, and what it means for the next attempt."""
+
+    def __init__(
+        self,
+        verdict: Verdict,
+        reason: str,
+        *,
+        kind: type[S3dlioError] = S3dlioError,
+        remedy: str = "",
+        retry_after: float = 0.0,
+    ) -> None:
+        super().__init__(reason)
+        self.verdict = verdict
+        self.reason = reason
+        self.kind = kind
+        self.remedy = remedy
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Bounds of one operation. Times in seconds."""
+
+    max_attempts: int = 6
+    operation_timeout: float = 60.0  # no retry begins later than this
+    connect_timeout: float = 10.0  # unreachable servers are given up after this
+    stall_timeout: float = 20.0  # an attempt without a byte for this long has failed
+    first_pause: float = 0.1
+    longest_pause: float = 10.0
+    max_corrections: int = 5
+
+
+class Named(Protocol):
+    """An operation, as far as an error text needs to know it."""
+
+    @property
+    def action(self) -> str: ...
+
+    @property
+    def uri(self) -> str: ...
+
+
+class Attempts:
+    """The history of one operation."""
+
+    __slots__ = ("_operation", "_policy", "num_corrections", "num_counted", "num_failed", "started")
+
+    def __init__(self, policy: Policy, operation: Named, now: float) -> None:
+        self._policy = policy
+        self._operation = operation
+        self.started = now
+        self.num_failed = 0
+        self.num_counted = 0  # those that use up attempts
+        self.num_corrections = 0
+
+    def pause_after(self, failure: Failure, now: float) -> float:
+        """Seconds to wait before the next attempt. Raises the operation's error when there is to be none."""
+        self.num_failed += 1
+        verdict = failure.verdict
+        if verdict is Verdict.CORRECTED:
+            self.num_corrections += 1
+            if self.num_corrections <= self._policy.max_corrections:
+                return 0.0
+        if verdict is not Verdict.THROTTLED:
+            self.num_counted += 1
+        pause = max(self._jittered(self.num_failed), failure.retry_after)
+        if verdict is Verdict.FINAL or self.num_counted >= self._policy.max_attempts or self._is_late(verdict, now + pause):
+            raise self.error(failure, now) from failure
+        return pause
+
+    def _jittered(self, num_failed: int) -> float:
+        bound = min(self._policy.longest_pause, self._policy.first_pause * 2.0 ** min(num_failed - 1, 30))
+        return random.uniform(0.0, bound)  # noqa: S311 - spreads clients, protects nothing
+
+    def _is_late(self, verdict: Verdict, resume: float) -> bool:
+        bound = self._policy.operation_timeout
+        if verdict is Verdict.UNREACHED:
+            bound = min(bound, self._policy.connect_timeout)
+        return resume - self.started > bound
+
+    def error(self, failure: Failure, now: float) -> S3dlioError:
+        """The error that the caller of the operation sees."""
+        kind = ThrottledError if failure.verdict is Verdict.THROTTLED else failure.kind
+        tries = f"; {self.num_failed} attempts in {now - self.started:.1f} s" if self.num_failed > 1 else ""
+        remedy = f" ({failure.remedy})" if failure.remedy else ""
+        return kind(f"cannot {self._operation.action} {self._operation.uri}: {failure.reason}{tries}{remedy}")
+
+
+@dataclass(slots=True)
+class Pace:
+    """How much the process asks of one server at once; shared by all threads.
+
+    `limit` requests may run at a time. It halves when the server asks to slow down, at most once a second, and grows by
+    one per `limit` good answers, up to `max_connections`. `max_bytes_per_second` (0: none) bounds bodies in both
+    directions.
+    """
+
+    max_connections: int
+    max_bytes_per_second: float = 0.0
+    limit: float = field(init=False)
+    num_running: int = field(init=False, default=0)
+    _halved_at: float = field(init=False, default=0.0)
+    _paid_until: float = field(init=False, default=0.0)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.limit = float(self.max_connections)
+
+    def enter(self) -> bool:
+        """Take a place, if there is one."""
+        with self._lock:
+            if self.num_running >= max(1, int(self.limit)):
+                return False
+            self.num_running += 1
+            return True
+
+    def leave(self) -> None:
+        with self._lock:
+            self.num_running -= 1
+
+    def succeeded(self) -> None:
+        if self.limit < self.max_connections:
+            with self._lock:
+                self.limit = min(self.limit + 1.0 / self.limit, float(self.max_connections))
+
+    def throttled(self, now: float) -> None:
+        with self._lock:
+            if now - self._halved_at >= 1.0:
+                self._halved_at = now
+                self.limit = max(1.0, min(self.limit, float(self.num_running)) / 2)
+
+    def debt(self, num_bytes: int, now: float | None = None) -> float:
+        """Account for transferred bytes; the seconds to wait before more may flow."""
+        if not self.max_bytes_per_second:
+            return 0.0
+        now = time.monotonic() if now is None else now
+        with self._lock:
+            self._paid_until = max(self._paid_until, now) + num_bytes / self.max_bytes_per_second
+            return self._paid_until - now

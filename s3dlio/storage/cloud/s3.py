@@ -1,0 +1,284 @@
+"""`s3://`: Amazon S3 and what speaks its protocol (MinIO, Ceph, SeaweedFS, VAST, …)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from urllib.parse import quote_from_bytes
+
+from ... import runtime
+from ...config import S3Options, s3_options
+from ...errors import ChangedError
+from ...uri import sort_key
+from ..base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult
+from . import poll, wire
+from .connection import Server
+from .credentials import Provider, provider_of
+from .http import Head, Request
+from .s3_calls import DeleteCall, ListCall, PlainCall, PutCall, StatCall
+from .s3_read import ReadCall
+from .s3_xml import complete_upload, text_of
+from .sigv4 import UNSIGNED, Signer
+
+__all__ = ["S3Store", "S3Upload", "open_container", "options"]
+
+DEFAULT_REGION = "us-east-1"
+MIB = 1024 * 1024
+LARGE_READ_BYTES = 1 * MIB  # longer reads overlap better in threads than in one polling thread
+_REGION_CODES = ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
+_UNRESERVED = re.compile(r"[A-Za-z0-9\-._~/]*")
+
+options = s3_options
+
+
+def open_container(_: str, container: str, options: S3Options) -> S3Store:
+    return S3Store(container, options)
+
+
+class S3Store:
+    """One bucket."""
+
+    limits = Limits(
+        parallel_ranges=True,
+        parallel_parts=4,
+        min_part=5 * MIB,
+        max_part=5 * 1024 * MIB,
+        max_parts=10_000,
+        max_put=64 * MIB,
+    )
+
+    def __init__(self, bucket: str, options: S3Options) -> None:
+        self.root = f"s3://{bucket}/"
+        self.bucket = bucket
+        self.verifies_checksums = options.response_checksums == "when_supported"
+        self.sends_checksums = options.request_checksums == "when_supported"
+        self._options = options
+        self._provider: Provider = provider_of(options)
+        self._region = self._provider.region() or DEFAULT_REGION
+        self._clock_offset = 0.0  # the server's time minus ours, in seconds
+        self._signer: Signer | None = None
+        self._place()
+
+    def _place(self) -> None:
+        """Where the bucket is: path style for custom endpoints and dotted names, else a host of its own."""
+        url = self._options.endpoint_url or f"https://s3.{self._region}.amazonaws.com"
+        server = Server.from_url(url, self._options.ca_bundle)
+        is_virtual = self._options.virtual_hosted
+        if is_virtual is None:
+            is_virtual = self._options.endpoint_url is None and "." not in self.bucket
+        if is_virtual:
+            server = Server(server.scheme, f"{self.bucket}.{server.host}", server.port, server.ca_bundle)
+        self._base = "" if is_virtual else "/" + encoded(self.bucket)
+        self._host = server.authority
+        self._wire = wire.wire_to(server, self._options)
+
+    # What the calls need of their store
+
+    def signed(
+        self,
+        method: str,
+        key: str | None,
+        query: Sequence[tuple[str, str]] = (),
+        headers: Sequence[tuple[str, str]] = (),
+        body: Sequence[memoryview] = (),
+    ) -> Request:
+        """A request, signed as of now."""
+        path = f"{self._base}/{encoded(key)}" if key else self._base or "/"
+        text = "&".join(f"{encoded(name, False)}={encoded(value, False)}" for name, value in sorted(query))
+        fields = [("host", self._host), *headers]
+        if self._options.request_payer:
+            fields.append(("x-amz-request-payer", self._options.request_payer))
+        credentials = self._provider.current()
+        if credentials is not None:
+            signer = self._signer
+            if signer is None or signer.credentials != credentials or signer.region != self._region:
+                self._signer = signer = Signer(credentials, self._region)
+            digest = self._payload_hash(body)
+            now = time.time() + self._clock_offset
+            fields = signer.sign(method, path, text, fields, payload_hash=digest, now=now)
+        return Request(method, f"{path}?{text}" if text else path, fields, body)
+
+    def _payload_hash(self, body: Sequence[memoryview]) -> str:
+        if self._options.unsigned_payload:
+            return UNSIGNED
+        digest = hashlib.sha256()
+        for buffer in body:
+            digest.update(buffer)
+        return digest.hexdigest()
+
+    def corrected(self, head: Head, body: bytes, code: str) -> str | None:
+        """Put right what the server complains of; what was done, or None."""
+        if code == "RequestTimeTooSkewed":
+            return self._correct_clock(head)
+        if code in ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"):
+            return "new credentials were fetched" if self._provider.refresh() else None
+        wanted = head.get("x-amz-bucket-region") or text_of(body, "Region")
+        if (head.status in (301, 307) or code in _REGION_CODES) and wanted and wanted != self._region:
+            used, self._region = self._region, wanted
+            self._place()
+            return f"the region was corrected from {used} to {wanted}"
+        return None
+
+    def _correct_clock(self, head: Head) -> str | None:
+        date = head.get("date")
+        if not date:
+            return None
+        offset = parsedate_to_datetime(date).timestamp() - time.time()
+        if abs(offset - self._clock_offset) < 1.0:
+            return None
+        self._clock_offset = offset
+        return f"the clock was corrected by {offset:.0f} s"
+
+    # The verbs of a Store
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._wire.perform(StatCall(self, key))
+
+    def read(self, read: Read) -> ReadResult:
+        if read.length == 0:  # no range of bytes is empty in HTTP
+            info = self.stat(read.key)
+            if read.match is not None and read.match != info.etag:
+                raise ChangedError(f"{self.root}{read.key} was replaced while it was read: read it again")
+            return ReadResult(info, read.into(info, 0))
+        return self._wire.perform(ReadCall(self, read))
+
+    def read_many(self, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
+        pending = iter(reads)
+        first = next(pending, None)
+        if first is None:
+            return
+        rest = _chained(first, pending)
+        if window == 1 or (first.start > 0 and (first.length or 0) >= LARGE_READ_BYTES):
+            yield from runtime.each(self.read, rest, window=window)
+            return
+        calls = (ReadCall(self, read) for read in rest)
+        for call, result in poll.perform_many(self._wire, calls, window=window):
+            assert isinstance(call, ReadCall)
+            yield call.read, result
+
+    def list(self, prefix: str, *, recursive: bool) -> Iterator[Page]:
+        token = None
+        while True:
+            page, token = self._wire.perform(ListCall(self, prefix, recursive=recursive, token=token))
+            yield page
+            if token is None:
+                return
+
+    def put(
+        self, key: str, data: memoryview, *, if_match: str | None = None, if_absent: bool = False, durable: bool = False
+    ) -> ObjectInfo:
+        headers = [*_conditions(if_match, if_absent), *self._creation_headers()]
+        etag = self._wire.perform(PutCall(self, key, [data], headers=headers))
+        return ObjectInfo(key, data.nbytes, etag)
+
+    def delete(self, key: str) -> None:
+        self._wire.perform(DeleteCall(self, key))
+
+    def begin_upload(self, key: str) -> S3Upload:
+        return S3Upload(self, key)
+
+    def perform(
+        self,
+        method: str,
+        key: str | None,
+        *,
+        action: str,
+        query: Sequence[tuple[str, str]] = (),
+        headers: Sequence[tuple[str, str]] = (),
+        body: bytes = b"",
+    ) -> bytes:
+        """A request with small bodies in both directions; returns the body of its answer."""
+        fields = [*headers, ("content-length", str(len(body)))]
+        if body:  # which some servers want to be protected by an MD5
+            digest = hashlib.md5(body, usedforsecurity=False).digest()
+            fields.append(("content-md5", base64.b64encode(digest).decode()))
+        buffers = [memoryview(body)] if body else []
+        call = PlainCall(self, method, key, action=action, query=query, headers=fields, body=buffers)
+        return bytes(self._wire.perform(call).body)
+
+    def _creation_headers(self) -> Sequence[tuple[str, str]]:
+        headers = []
+        if self._options.encryption:
+            headers.append(("x-amz-server-side-encryption", self._options.encryption))
+        if self._options.encryption_key_id:
+            headers.append(("x-amz-server-side-encryption-aws-kms-key-id", self._options.encryption_key_id))
+        return headers
+
+    def create_bucket(self) -> None:
+        """Make the bucket; one's own existing bucket is fine."""
+        body = b""
+        if self._region != DEFAULT_REGION and self._options.endpoint_url is None:
+            space = "http://s3.amazonaws.com/doc/2006-03-01/"
+            place = f"<LocationConstraint>{self._region}</LocationConstraint>"
+            body = f'<CreateBucketConfiguration xmlns="{space}">{place}</CreateBucketConfiguration>'.encode()
+        self.perform("PUT", None, action="create the bucket", body=body)
+
+    def delete_bucket(self) -> None:
+        """Remove the bucket, which must be empty."""
+        self.perform("DELETE", None, action="delete the bucket")
+
+
+class S3Upload:
+    """A multipart upload."""
+
+    def __init__(self, store: S3Store, key: str) -> None:
+        self._store = store
+        self._key = key
+        headers = store._creation_headers()
+        if store.sends_checksums:
+            headers = [*headers, ("x-amz-checksum-algorithm", "CRC32")]
+        answer = store.perform("POST", key, action="begin to write", query=[("uploads", "")], headers=headers)
+        self._id = text_of(answer, "UploadId")
+        self._parts: dict[int, tuple[str, str | None, int]] = {}
+        self._is_open = True
+
+    def part(self, number: int, offset: int, data: Sequence[memoryview]) -> None:
+        query = [("partNumber", str(number)), ("uploadId", self._id)]
+        call = PutCall(self._store, self._key, data, query=query)
+        etag = self._store._wire.perform(call)
+        self._parts[number] = (etag or "", call.checksum, sum(buffer.nbytes for buffer in data))
+
+    def complete(self, *, if_match: str | None = None, if_absent: bool = False) -> ObjectInfo:
+        parts = sorted(self._parts.items())
+        body = complete_upload((number, etag, checksum) for number, (etag, checksum, _) in parts)
+        answer = self._store.perform(
+            "POST",
+            self._key,
+            action="complete",
+            query=[("uploadId", self._id)],
+            headers=_conditions(if_match, if_absent),
+            body=body,
+        )
+        self._is_open = False
+        size = sum(size for _, (_, _, size) in parts)
+        return ObjectInfo(self._key, size, text_of(answer, "ETag").strip('"') or None)
+
+    def abort(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._store.perform("DELETE", self._key, action="abort writing", query=[("uploadId", self._id)])
+
+
+def _conditions(if_match: str | None, if_absent: bool) -> list[tuple[str, str]]:
+    conditions = [("if-match", f'"{if_match}"')] if if_match is not None else []
+    return [*conditions, ("if-none-match", "*")] if if_absent else conditions
+
+
+def _chained(first: Read, rest: Iterator[Read]) -> Iterator[Read]:
+    yield first
+    yield from rest
+
+
+@lru_cache(maxsize=4096)
+def _encoded(text: str, keep_slash: bool) -> str:
+    return quote_from_bytes(sort_key(text), safe="/-_.~" if keep_slash else "-_.~")
+
+
+def encoded(text: str, keep_slash: bool = True) -> str:
+    """Percent-encode as SigV4 wants it: all but letters, digits, `-._~` and (in a path) slashes."""
+    return text if keep_slash and _UNRESERVED.fullmatch(text) else _encoded(text, keep_slash)

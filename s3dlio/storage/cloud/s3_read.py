@@ -1,0 +1,144 @@
+"""Reading from S3: bytes straight to their destination, one version only, going on where an attempt broke off."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+from ...errors import ChangedError
+from ...view import empty
+from ..base import ObjectInfo, Read, ReadResult, clamp
+from .http import Head, Request, Response
+from .retry import Failure, Verdict
+from .s3_calls import Call, Site, crc32_of, etag_of, failure_of, range_of
+
+__all__ = ["ReadCall"]
+
+
+class ReadCall(Call):
+    """Bytes of an object, straight into the destination; goes on where an attempt broke off, on the same version."""
+
+    __slots__ = ("_filled", "_info", "_memory", "_read", "_spare", "_whole")
+    action = "read"
+
+    def __init__(self, site: Site, read: Read) -> None:
+        super().__init__(site, read.key)
+        self._read = read
+        self._info: ObjectInfo | None = None
+        self._memory: memoryview | None = None
+        self._filled = 0  # bytes of `_memory` that earlier attempts brought
+        self._whole = False  # ask without a range: an empty object has none
+        self._spare: memoryview | None = None  # an answer that does not fit: the whole object where a range was asked
+
+    @property
+    def read(self) -> Read:
+        return self._read
+
+    def request(self) -> Request:
+        start, length = self._read.start, self._read.length
+        headers: list[tuple[str, str]] = []
+        first, self._spare = start + self._filled, None
+        is_ranged = not self._whole and (first > 0 or length is not None)
+        if is_ranged:
+            headers.append(("range", f"bytes={first}-{'' if length is None else start + length - 1}"))
+        etag = self._read.match or (self._info.etag if self._info else None)
+        if etag:
+            headers.append(("if-match", f'"{etag}"'))
+        if self.site.verifies_checksums and first == 0:
+            headers.append(("x-amz-checksum-mode", "ENABLED"))
+        request = self.site.signed("GET", self.key, headers=headers)
+        request.into = self._into
+        return request
+
+    def _into(self, head: Head, length: int) -> memoryview:
+        """Where the body of a 200 or 206 goes, once the head has told what it is."""
+        if head.status == 200:
+            first, count, size = 0, length, length
+        else:
+            first, count, total = range_of(head)
+            size = self._size_behind(first, count) if total is None else total
+        self._keep(ObjectInfo(self._read.key, size, etag_of(head)))
+        wanted = self._read.start + self._filled
+        memory = self._destination()
+        if first == wanted and count == length == memory.nbytes - self._filled:
+            return memory[self._filled :]
+        if head.status == 200:
+            self._spare = memoryview(empty(length))
+            return self._spare
+        raise Failure(
+            Verdict.RETRY, f"asked for the bytes from {wanted} on, got {count} (announced {length}) from {first} on"
+        )
+
+    def _size_behind(self, first: int, count: int) -> int:
+        """The size of an object whose server does not tell it with a range."""
+        length = self._read.length
+        is_end = length is None or first + count < self._read.start + length
+        return first + count if is_end else self.site.stat(self._read.key).size
+
+    def _keep(self, info: ObjectInfo) -> None:
+        known = self._info
+        expected = self._read.match or (known.etag if known else None)
+        if (expected and info.etag != expected) or (known and known.size != info.size):
+            raise self._changed()
+        if known is None:
+            self._info = info
+
+    def _changed(self) -> ChangedError:
+        return ChangedError(f"{self.uri} was replaced while it was read: read it again")
+
+    def _destination(self) -> memoryview:
+        assert self._info is not None
+        if self._memory is None:
+            count = clamp(self._read.start, self._read.length, self._info.size)
+            self._memory = self._read.into(self._info, count)
+        return self._memory
+
+    def interrupted(self, num_received: int) -> None:
+        if self._spare is None and self._memory is not None:
+            self._filled += num_received
+
+    def answer(self, response: Response) -> ReadResult:
+        head = response.head
+        if head.status in (200, 206):
+            return self._result(head)
+        if head.status == 416:
+            return self._beyond(head)
+        if head.status == 412:
+            raise self._changed()
+        raise failure_of(self.site, response)
+
+    def _result(self, head: Head) -> ReadResult:
+        assert self._info is not None
+        memory = self._destination()
+        if self._spare is not None:
+            memory[:] = self._spare[self._read.start : self._read.start + memory.nbytes]
+            self._filled = 0
+        elif self._filled == 0 and memory.nbytes == self._info.size and not _matches_checksum(head, memory):
+            raise Failure(Verdict.RETRY, "the bytes do not match the checksum that came with them")
+        return ReadResult(self._info, memory)
+
+    def _beyond(self, head: Head) -> ReadResult:
+        """416: nothing there. An empty object is asked for once without a range, since that tells its version."""
+        size = range_of(head)[2] if head.get("content-range") else None
+        if self._read.start == 0 and not self._whole:
+            self._whole = True
+            raise Failure(Verdict.CORRECTED, "416 for the first byte")
+        if size is None:
+            size = self.site.stat(self._read.key).size
+        info = ObjectInfo(self._read.key, size, etag_of(head))
+        if clamp(self._read.start, self._read.length, size):
+            raise self._changed()
+        return ReadResult(info, self._read.into(info, 0))
+
+
+def _matches_checksum(head: Head, memory: memoryview) -> bool:
+    """Compare with a checksum of the whole object, where the answer has one that is cheap. `-N` marks one of parts."""
+    if (head.get("x-amz-checksum-type") or "").upper() == "COMPOSITE":
+        return True
+    crc32 = head.get("x-amz-checksum-crc32")
+    if crc32 and "-" not in crc32:
+        return crc32 == crc32_of([memory])
+    sha256 = head.get("x-amz-checksum-sha256")
+    if sha256 and "-" not in sha256:
+        return sha256 == base64.b64encode(hashlib.sha256(memory).digest()).decode()
+    return True

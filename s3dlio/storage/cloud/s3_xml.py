@@ -1,0 +1,100 @@
+"""The XML that S3 speaks: listings, errors, and the body that completes an upload."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape, unescape
+
+from ..base import ObjectInfo, Page
+
+__all__ = ["Listing", "complete_upload", "error_of", "listing_of", "text_of"]
+
+
+class Listing(NamedTuple):
+    """A page of a listing and the token of the next one; None when there is none."""
+
+    page: Page
+    next_token: str | None
+
+
+def listing_of(body: bytes) -> Listing:
+    """Read the answer of ListObjectsV2. Raises ValueError when it is no complete one."""
+    try:
+        root = ElementTree.fromstring(body)  # noqa: S314 - expat bounds the expansion of entities itself
+    except ElementTree.ParseError as exc:
+        raise ValueError(f"the listing is broken off or no XML: {exc}") from exc
+    space = root.tag[: root.tag.rfind("}") + 1]
+    if root.tag != f"{space}ListBucketResult":
+        raise ValueError(f"the listing is a {root.tag[len(space) :]}, not a ListBucketResult")
+    is_encoded = root.findtext(f"{space}EncodingType") == "url"
+    objects = [_object_of(entry, space, is_encoded) for entry in root.iterfind(f"{space}Contents")]
+    prefixes = [
+        _decoded(entry.findtext(f"{space}Prefix") or "", is_encoded) for entry in root.iterfind(f"{space}CommonPrefixes")
+    ]
+    return Listing(Page(objects, prefixes), _next_token(root, space))
+
+
+def _next_token(root: ElementTree.Element, space: str) -> str | None:
+    is_truncated = root.findtext(f"{space}IsTruncated")
+    if is_truncated not in ("true", "false"):
+        raise ValueError("the listing does not say whether it is complete (IsTruncated)")
+    if is_truncated == "false":
+        return None
+    token = root.findtext(f"{space}NextContinuationToken")
+    if not token:
+        raise ValueError("the listing says that there is more and not where (NextContinuationToken)")
+    return token
+
+
+def _object_of(entry: ElementTree.Element, space: str, is_encoded: bool) -> ObjectInfo:
+    values = {child.tag[len(space) :]: child.text or "" for child in entry}
+    try:
+        return ObjectInfo(
+            _decoded(values["Key"], is_encoded),
+            int(values["Size"]),
+            values.get("ETag", "").strip('"') or None,
+            _seconds_of(values.get("LastModified")),
+            {"storage_class": values.get("StorageClass") or None},
+        )
+    except KeyError as exc:
+        raise ValueError(f"the listing has an object without {exc}") from exc
+
+
+def _decoded(text: str, is_encoded: bool) -> str:
+    """A key as S3 encodes it with encoding-type=url, where a plus stands for a space."""
+    if not is_encoded or ("%" not in text and "+" not in text):
+        return text
+    return unquote_to_bytes(text.replace("+", " ")).decode("utf-8", "surrogateescape")
+
+
+def _seconds_of(text: str | None) -> float | None:
+    if not text:
+        return None
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def error_of(body: bytes) -> tuple[str, str]:
+    """(code, message) of an error's body; empty strings where it has none."""
+    return text_of(body, "Code"), text_of(body, "Message")
+
+
+def text_of(body: bytes, name: str) -> str:
+    """The text of the first element `name`, found without parsing, since error bodies are often no good XML."""
+    found = re.search(rf"<{name}>([^<]*)</{name}>".encode(), body)
+    return unescape(found.group(1).decode("utf-8", "replace"), {"&quot;": '"', "&#34;": '"', "&#39;": "'"}) if found else ""
+
+
+def complete_upload(parts: Iterable[tuple[int, str, str | None]]) -> bytes:
+    """The body of CompleteMultipartUpload for (number, etag, CRC-32 in base64 or None), in the order of numbers."""
+    entries = []
+    for number, etag, checksum in parts:
+        extra = f"<ChecksumCRC32>{checksum}</ChecksumCRC32>" if checksum else ""
+        entries.append(f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(etag)}</ETag>{extra}</Part>")
+    space = "http://s3.amazonaws.com/doc/2006-03-01/"
+    return f'<CompleteMultipartUpload xmlns="{space}">{"".join(entries)}</CompleteMultipartUpload>'.encode()

@@ -1,0 +1,217 @@
+"""The connections of this process to one server, and the operation that runs over them.
+
+An operation (attempts, pauses, connecting, the exchange itself) is one coroutine. It yields what it waits for: a number
+of seconds, or a socket with the event and the longest wait. `Wire.perform` runs one operation on blocking sockets in the
+caller's thread; `poll.perform_many` runs many at once by readiness polling.
+
+Nothing of it crosses a fork: a child forgets all connections (closes its descriptors without a word to the server).
+"""
+
+from __future__ import annotations
+
+import select
+import ssl
+import time
+import weakref
+from collections import deque
+from collections.abc import Generator
+from functools import lru_cache
+from socket import socket
+from typing import Protocol, TypeVar
+
+from ... import config
+from ...runtime import after_fork
+from .connection import READ, Connection, Mode, Server, Wait, connect, tls_context
+from .http import ClosedError, IncompleteBodyError, ProtocolError, Request, Response
+from .retry import Attempts, Failure, Pace, Policy, Verdict
+
+__all__ = ["Call", "Wire", "wire_to"]
+
+MAX_IDLE = 256
+LONG_PAUSE = 1.0  # seconds of the consumer's own work that may cost a connection its server's patience
+BUSY_PAUSE = 0.005
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Call(Protocol[T_co]):
+    """A verb in progress: what to send next, and what to make of the answer."""
+
+    @property
+    def action(self) -> str: ...
+
+    @property
+    def uri(self) -> str: ...
+
+    def request(self) -> Request:
+        """The request of the next attempt, signed now."""
+
+    def answer(self, response: Response) -> T_co:
+        """The result. Raises Failure for an answer that is none, or an error of the family."""
+
+    def interrupted(self, num_received: int) -> None:
+        """The body broke off after so many bytes, which have landed."""
+
+
+class Wire:
+    """The connections of this process to one server, and how much is asked of it."""
+
+    is_blocking = True
+    paused = 0.0
+
+    def __init__(self, server: Server, options: config.TransportOptions) -> None:
+        self.server = server
+        self.policy = Policy(
+            max_attempts=options.max_attempts,
+            operation_timeout=options.operation_timeout,
+            connect_timeout=options.connect_timeout,
+            stall_timeout=options.stall_timeout,
+        )
+        self.pace = Pace(options.max_connections, options.max_bytes_per_second)
+        self._proxy = config.proxy_of(server.scheme, server.host)
+        self._idle: deque[Connection] = deque()
+        self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+    def perform(self, call: Call[T]) -> T:
+        """Run one operation in this thread, on blocking sockets."""
+        return _run(self.operation(call, self))
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def take(self) -> Connection | None:
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
+            if not _is_readable(connection.sock):  # else the server has closed it, or sent what nobody asked for
+                return connection
+            connection.close()
+
+    def give(self, connection: Connection) -> None:
+        if len(self._idle) < MAX_IDLE:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def forget(self, sock: socket) -> None:
+        """Blocking sockets are registered nowhere."""
+
+    def close(self) -> None:
+        """Close every connection; in a forked child that only closes its own descriptors."""
+        self._idle.clear()
+        for connection in list(self._all):
+            connection.close()
+
+    def operation(self, call: Call[T], mode: Mode) -> Generator[Wait, None, T]:
+        """The whole of one verb: attempts and the pauses between them."""
+        attempts = Attempts(self.policy, call, mode.now())
+        while True:
+            while not self.pace.enter():
+                yield BUSY_PAUSE
+            paused = mode.paused
+            try:
+                result = yield from self._attempt(call, mode)
+                self.pace.succeeded()
+                return result
+            except Failure as failure:
+                if failure.verdict is Verdict.THROTTLED:
+                    self.pace.throttled(mode.now())
+                elif failure.verdict is Verdict.RETRY and mode.paused - paused > LONG_PAUSE:
+                    failure.verdict = Verdict.CORRECTED
+                pause = attempts.pause_after(failure, mode.now())
+            finally:
+                self.pace.leave()
+            if pause:
+                yield pause
+
+    def _attempt(self, call: Call[T], mode: Mode) -> Generator[Wait, None, T]:
+        connection = mode.take()
+        if connection is None:
+            connection = yield from self._connected(mode)
+        is_reusable = False
+        try:
+            connection.prepare(mode.is_blocking, self.policy.stall_timeout)
+            request = call.request()
+            response = yield from connection.converse(request, mode, self.policy.stall_timeout)
+            is_reusable = response.reusable
+        except IncompleteBodyError as exc:
+            call.interrupted(exc.num_received)
+            raise Failure(Verdict.RETRY, str(exc)) from exc
+        except (OSError, ClosedError, ProtocolError) as exc:
+            is_stale = connection.num_served > 0 and isinstance(exc, (ClosedError, ConnectionError))
+            raise Failure(Verdict.CORRECTED if is_stale else Verdict.RETRY, f"{type(exc).__name__}: {exc}") from exc
+        finally:
+            if is_reusable:
+                mode.give(connection)
+            else:
+                mode.forget(connection.sock)
+                connection.close()
+        if debt := self.pace.debt(sum(part.nbytes for part in request.body) + response.body.nbytes):
+            yield debt
+        return call.answer(response)
+
+    def _connected(self, mode: Mode) -> Generator[Wait, None, Connection]:
+        try:
+            sock = yield from connect(self.server, self._proxy, mode, self.policy.connect_timeout)
+        except ssl.SSLCertVerificationError as exc:
+            remedy = "set AWS_CA_BUNDLE, or configure_s3(ca_bundle=...), to the PEM file of the authority to trust"
+            reason = f"the certificate of {self.server.url} is not trusted: {exc.verify_message}"
+            raise Failure(Verdict.FINAL, reason, remedy=remedy) from exc
+        except (OSError, ProtocolError, ClosedError) as exc:
+            remedy = "check the endpoint, the network and the proxy settings"
+            raise Failure(Verdict.UNREACHED, f"no connection to {self.server.url}: {exc}", remedy=remedy) from exc
+        connection = Connection(sock)
+        self._all.add(connection)
+        return connection
+
+
+def _run(operation: Generator[Wait, None, T]) -> T:
+    """Drive a coroutine whose sockets block; it yields pauses, and sockets only while it connects."""
+    try:
+        wait = next(operation)
+        while True:
+            if isinstance(wait, float):
+                time.sleep(wait)
+                wait = next(operation)
+            elif _is_ready(*wait):
+                wait = next(operation)
+            else:
+                wait = operation.throw(TimeoutError(f"no answer for {wait[2]:.1f} s"))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        operation.close()
+
+
+def _is_ready(sock: socket, event: int, timeout: float) -> bool:
+    poller = select.poll()
+    poller.register(sock, select.POLLIN if event == READ else select.POLLOUT)
+    return bool(poller.poll(timeout * 1000))
+
+
+def _is_readable(sock: socket) -> bool:
+    return _is_ready(sock, READ, 0.0)
+
+
+@lru_cache(maxsize=256)
+def wire_to(server: Server, options: config.TransportOptions) -> Wire:
+    """The wire to `server`, one per process and options."""
+    wire = Wire(server, options)
+    _wires.add(wire)
+    return wire
+
+
+_wires: weakref.WeakSet[Wire] = weakref.WeakSet()
+
+
+@after_fork
+def _forget_connections() -> None:
+    wire_to.cache_clear()
+    for wire in list(_wires):
+        wire.close()
+    _wires.clear()
+    tls_context.cache_clear()
