@@ -12,6 +12,8 @@ __version__ = "1.0.0.dev0"
 
 if TYPE_CHECKING:
     from .aio import (
+        create_bucket_async,
+        delete_bucket_async,
         delete_async,
         exists_async,
         get_async,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
         stat_many_async,
         stat_object_async,
     )
+    from .buckets import configure_s3, create_bucket, delete_bucket
     from .bulk import get_many, put_many, stat_many
     from .errors import (
         AccessDeniedError,
@@ -71,8 +74,9 @@ _VERBS = (
 _BULK_VERBS = ("get_many", "put_many", "stat_many")
 _MODULES = {
     "objects": (*_VERBS, "init_logging", "open_reader", "open_writer"),
+    "buckets": ("configure_s3", "create_bucket", "delete_bucket"),
     "bulk": _BULK_VERBS,
-    "aio": tuple(f"{verb}_async" for verb in (*_VERBS, *_BULK_VERBS)),
+    "aio": tuple(f"{verb}_async" for verb in (*_VERBS, *_BULK_VERBS, "create_bucket", "delete_bucket")),
     "errors": (
         *("AccessDeniedError", "ChangedError", "ConfigError", "IncompleteReadError", "MissingPackageError"),
         *("NotEmptyError", "NotFoundError", "OutOfSpaceError", "PreconditionFailedError", "S3dlioError"),
@@ -103,8 +107,13 @@ __all__ = [
     "S3dlioError",
     "ThrottledError",
     "__version__",
+    "configure_s3",
+    "create_bucket",
+    "create_bucket_async",
     "delete",
     "delete_async",
+    "delete_bucket",
+    "delete_bucket_async",
     "exists",
     "exists_async",
     "get",

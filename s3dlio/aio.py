@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from . import bulk, objects
+from . import buckets, bulk, objects
 from .runtime import twin
 
 __all__ = [
+    "create_bucket_async",
     "delete_async",
+    "delete_bucket_async",
     "exists_async",
     "get_async",
     "get_many_async",
@@ -23,6 +25,8 @@ __all__ = [
     "stat_object_async",
 ]
 
+create_bucket_async = twin(buckets.create_bucket)
+delete_bucket_async = twin(buckets.delete_bucket)
 delete_async = twin(objects.delete)
 exists_async = twin(objects.exists)
 get_async = twin(objects.get)

@@ -14,6 +14,7 @@ from .. import runtime
 
 __all__ = [
     "Destination",
+    "HasBuckets",
     "HasDirectories",
     "Limits",
     "ObjectInfo",
@@ -127,6 +128,17 @@ class Store(Protocol):
 
     def begin_upload(self, key: str) -> Upload:
         """Start an object that is written in parts."""
+
+
+@runtime_checkable
+class HasBuckets(Protocol):
+    """A store whose container can be made and removed."""
+
+    def create_bucket(self) -> None:
+        """Make the container; one's own existing one is fine."""
+
+    def delete_bucket(self) -> None:
+        """Remove the container, which must be empty."""
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from urllib.parse import quote_from_bytes
 
 from ... import runtime
 from ...config import S3Options, s3_options
-from ...errors import ChangedError
+from ...errors import ChangedError, PreconditionFailedError
 from ...uri import sort_key
 from ..base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult
 from . import poll, wire
@@ -216,7 +216,10 @@ class S3Store:
             space = "http://s3.amazonaws.com/doc/2006-03-01/"
             place = f"<LocationConstraint>{self._region}</LocationConstraint>"
             body = f'<CreateBucketConfiguration xmlns="{space}">{place}</CreateBucketConfiguration>'.encode()
-        self.perform("PUT", None, action="create the bucket", body=body)
+        try:
+            self.perform("PUT", None, action="create the bucket", body=body)
+        except PreconditionFailedError:  # 409: it exists; S3 tells whose it is by what it lets one do
+            next(self.list("", recursive=False))
 
     def delete_bucket(self) -> None:
         """Remove the bucket, which must be empty."""

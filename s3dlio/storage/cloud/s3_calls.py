@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ...errors import (
     AccessDeniedError,
     ConfigError,
+    NotEmptyError,
     NotFoundError,
     PreconditionFailedError,
     S3dlioError,
@@ -72,6 +73,9 @@ _BY_CODE: dict[str, tuple[type[S3dlioError], str]] = {
     "InvalidBucketName": (ConfigError, "check the bucket's name"),
     "RequestTimeTooSkewed": (AccessDeniedError, "set this machine's clock: its time and the server's differ too much"),
     "ExpiredToken": (AccessDeniedError, "the session token has expired: get new credentials"),
+    "BucketAlreadyOwnedByYou": (PreconditionFailedError, "it is there"),
+    "BucketAlreadyExists": (PreconditionFailedError, "somebody has a bucket of this name: choose another"),
+    "BucketNotEmpty": (NotEmptyError, "delete what it holds first"),
     "EntityTooLarge": (ConfigError, "the object is larger than the store takes"),
     "KeyTooLongError": (ConfigError, "the key is longer than the store takes"),
 }
