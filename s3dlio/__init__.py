@@ -13,8 +13,8 @@ __version__ = "1.0.0.dev0"
 if TYPE_CHECKING:
     from .aio import (
         create_bucket_async,
-        delete_bucket_async,
         delete_async,
+        delete_bucket_async,
         exists_async,
         get_async,
         get_many_async,
