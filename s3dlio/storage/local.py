@@ -23,6 +23,7 @@ from ..errors import (
     IncompleteReadError,
     NotFoundError,
     PreconditionFailedError,
+    S3dlioError,
     from_os_error,
 )
 from ..uri import sort_key
@@ -206,6 +207,7 @@ class LocalUpload:
         io.prepare_to_write(self._fd, self._path)
 
     def part(self, number: int, offset: int, data: Sequence[memoryview]) -> None:
+        self._require_open()
         self._try(lambda: self._io.write(self._fd, data, offset))
 
     def complete(self, *, if_match: str | None = None, if_absent: bool = False) -> ObjectInfo:
@@ -216,6 +218,7 @@ class LocalUpload:
         return self._try(partial(self._publish, if_match, if_absent, durable))
 
     def _publish(self, if_match: str | None, if_absent: bool, durable: bool) -> ObjectInfo:
+        self._require_open()
         if durable:
             os.fsync(self._fd)
         if if_match is not None:
@@ -240,6 +243,10 @@ class LocalUpload:
             raise PreconditionFailedError(
                 f"{self._root}{self._key} is not the version {etag} any more (now {current}): read it again, then write"
             )
+
+    def _require_open(self) -> None:
+        if self._fd < 0:
+            raise S3dlioError(f"the upload of {self._root}{self._key} has ended already: begin another")
 
     def abort(self) -> None:
         if self._fd < 0 or os.getpid() != self._pid:
