@@ -219,9 +219,10 @@ class StoreContract:
             get(store, base + "dir")
 
     def test_a_leading_slash_belongs_to_the_key(self, store: Store, base: str) -> None:
-        if isinstance(store, HasDirectories):
-            pytest.skip("a path, by definition")
         put(store, base + "/lead", b"slash")
+        if isinstance(store, HasDirectories):  # the file system's meaning: empty segments count for nothing
+            assert content_of(store, base + "lead") == b"slash"
+            return
         put(store, base + "lead", b"none")
         assert (content_of(store, base + "/lead"), content_of(store, base + "lead")) == (b"slash", b"none")
 
@@ -334,7 +335,7 @@ class StoreContract:
             upload = store.begin_upload(base + "object")
             upload.part(1, 0, [memoryview(b"new")])
             with pytest.raises(PreconditionFailedError, match="object"):
-                upload.complete(**conditions)  # type: ignore[arg-type]
+                upload.complete(**conditions)
             upload.abort()
             assert (place.get("object"), place.keys()) == (b"old", ["object"])
         upload = store.begin_upload(base + "object")
@@ -377,7 +378,7 @@ class StoreContract:
         assert listed(store, base + "train-", recursive=True) == ([base + "train-0", base + "train-1"], [])
 
     def test_keys_are_ordered_by_their_utf8_bytes(self, store: Store, base: str, place: Place) -> None:
-        keys = ["B", "a/1", "a!", "a-", "a.x", "a0", "aa", "z", "\uffee", "\U0001f600", "é", "𝒳"]
+        keys = ["B", "a/1", "a!", "a-", "a.x", "a0", "aa", "z", "\uffee", "\U0001f600", "é", "\U0001d4b3"]
         for key in keys:
             place.put(key, b"x")
         found = listed(store, base, recursive=True)[0]
