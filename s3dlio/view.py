@@ -258,10 +258,11 @@ def copy_of(data: object, uri: str = "") -> BytesView:
 def room(view: memoryview) -> memoryview:
     """`view` grown to whole pages where its memory was made by `empty` and starts at a page, else `view` as it is.
 
-    Block devices transfer whole blocks, so an unaligned length needs room for the rest of its last block.
+    Block devices transfer whole blocks, so an unaligned length needs room for the rest of its last block. A slice of a
+    view does not grow: the bytes behind it are somebody's.
     """
     owner = view.obj
-    if not isinstance(owner, BytesView) or view.nbytes != owner.nbytes:
+    if not isinstance(owner, BytesView) or isinstance(owner.base, BytesView) or view.nbytes != owner.nbytes:
         return view
     base = owner.base
     while isinstance(base, np.ndarray) and base.base is not None:
