@@ -42,7 +42,7 @@ def put_many(items: Iterable[tuple[str, object]], max_in_flight: int = DEFAULT_W
     begun after it; what was written before stays.
     """
     window = _window("max_in_flight", max_in_flight)
-    places = {uri: (*objects.resolve(uri), as_buffer(data)) for uri, data in items}
+    places = {uri: (*objects.resolve(uri), as_buffer(data)) for uri, data in map(_pair, items)}
     for _, result in runtime.each(lambda place: write.put(*place), places.values(), window=window):
         _require(result)
 
@@ -61,6 +61,12 @@ def _names(uris: Iterable[str]) -> list[str]:
     if isinstance(uris, str):
         raise TypeError(f"expected a list of URIs, not the single URI {uris!r}: write [{uris!r}]")
     return list(uris)
+
+
+def _pair(item: tuple[str, object]) -> tuple[str, object]:
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise TypeError(f"expected (uri, data) pairs, not {item!r:.100}")
+    return item[0], item[1]
 
 
 def _window(name: str, value: int) -> int:

@@ -82,5 +82,6 @@ def _translated(glob: str) -> str:
 def _character(token: str) -> str:
     if len(token) == 1:
         return re.escape(token)
-    members = token[1:-1].replace("\\", "\\\\")
-    return f"(?!/)[^{members[1:]}]" if members.startswith("!") else f"(?!/)[{members}]"
+    negation = "^" if token[1] == "!" else ""
+    members = re.sub(r"[\\\[\]^&~|]|(?<=-)-", r"\\\g<0>", token[1 + len(negation) : -1])
+    return f"(?!/)[{negation}{members}]"

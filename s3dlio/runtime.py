@@ -103,7 +103,7 @@ def each(function: Callable[[Item], T], items: Iterable[Item], *, window: int) -
     pending = iter(items)
     if window == 1:
         for item in pending:
-            yield item, _attempt(function, item)
+            yield item, _attempt(function, item, Exception)
         return
     ended: SimpleQueue[tuple[Item, T | BaseException]] = SimpleQueue()
     stopped = threading.Event()
@@ -111,7 +111,8 @@ def each(function: Callable[[Item], T], items: Iterable[Item], *, window: int) -
 
     def run(item: Item) -> None:
         skip = RuntimeError("left early")
-        ended.put((item, skip if stopped.is_set() else _attempt(function, item)))
+        # Whatever is not put here would be waited for without end, so an exit raised in a thread counts, too.
+        ended.put((item, skip if stopped.is_set() else _attempt(function, item, BaseException)))
 
     num_running = 0
     try:
@@ -133,10 +134,10 @@ def each(function: Callable[[Item], T], items: Iterable[Item], *, window: int) -
                 ended.get()
 
 
-def _attempt(function: Callable[[Item], T], item: Item) -> T | BaseException:
+def _attempt(function: Callable[[Item], T], item: Item, kind: type[BaseException]) -> T | BaseException:
     try:
         return function(item)
-    except Exception as exc:
+    except kind as exc:
         return exc
 
 

@@ -52,8 +52,8 @@ def parse(uri: str) -> Location:
             f"cannot tell the scheme of {uri!r}: a URI starts with one of {', '.join(sorted(_CONTAINER_PARTS))}, "
             "as in 's3://bucket/key' or 'file:///path'"
         )
-    if "\0" in rest:
-        raise ConfigError(f"the URI {uri!r} holds a NUL character, which no store can name")
+    if "\0" in rest or not (rest.isascii() or _is_encodable(rest)):
+        raise ConfigError(f"the URI {uri!r} holds a NUL or half a surrogate pair, which no store can name")
     num_parts = _CONTAINER_PARTS[scheme]
     pieces = rest.split("/", num_parts)
     container = "/".join(pieces[:num_parts])
@@ -64,6 +64,14 @@ def parse(uri: str) -> Location:
     if scheme in ("file", "direct") and not key:
         raise ConfigError(f"the URI {uri!r} names no path: write {scheme}:///absolute/path or {scheme}://relative/path")
     return Location(scheme, container, key)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        sort_key(text)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def basename(key: str) -> str:

@@ -179,17 +179,14 @@ class _Pool:
         self._classes: dict[int, deque[Bytes]] = {}
         self._order: deque[tuple[int, Bytes]] = deque()
         self._num_bytes = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # again by the same thread: a collection may run anyone's finalizer, anywhere
 
     def take(self, size: int) -> Bytes:
         """An uninitialised owner array with room for `size` bytes after alignment to a page."""
-        blocks = self._classes.get(size)
-        if blocks:
+        with self._lock:
+            blocks = self._classes.get(size) or deque[Bytes]()
             for _ in range(min(len(blocks), self.PROBES)):
-                try:
-                    block = blocks.popleft()  # atomic, so no two threads hold the same block
-                except IndexError:
-                    break
+                block = blocks.popleft()
                 is_free = sys.getrefcount(block) == _REFS_OF_A_FREE_BLOCK
                 blocks.append(block)
                 if is_free:
@@ -233,7 +230,7 @@ def _size_class(num_bytes: int) -> int:
 
 def _aligned(owner: Bytes, num_bytes: int, alignment: int) -> Bytes:
     offset = -owner.__array_interface__["data"][0] % alignment
-    return owner[offset : offset + num_bytes]
+    return owner[offset:][:num_bytes]  # in two steps: an empty slice begins where its array does
 
 
 def empty(num_bytes: int, uri: str = "") -> BytesView:
@@ -258,10 +255,11 @@ def copy_of(data: object, uri: str = "") -> BytesView:
 def room(view: memoryview) -> memoryview:
     """`view` grown to whole pages where its memory was made by `empty` and starts at a page, else `view` as it is.
 
-    Block devices transfer whole blocks, so an unaligned length needs room for the rest of its last block.
+    Block devices transfer whole blocks, so an unaligned length needs room for the rest of its last block. A slice of a
+    view does not grow: the bytes behind it are somebody's.
     """
     owner = view.obj
-    if not isinstance(owner, BytesView) or view.nbytes != owner.nbytes:
+    if not isinstance(owner, BytesView) or isinstance(owner.base, BytesView) or view.nbytes != owner.nbytes:
         return view
     base = owner.base
     while isinstance(base, np.ndarray) and base.base is not None:

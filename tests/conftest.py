@@ -14,6 +14,8 @@ import pytest
 
 from s3dlio.storage import memory
 
+pytest.register_assert_rewrite("tests.contract")
+
 SCHEMES = ("file", "direct", "memory")
 
 

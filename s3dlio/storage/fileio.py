@@ -72,7 +72,8 @@ class Direct:
         except OSError as exc:
             if exc.errno != errno.EINVAL:
                 raise
-            _warn_that_buffered(os.path.dirname(path))
+            if os.path.isfile(path):
+                _warn_that_buffered(os.path.dirname(path))
             return os.open(path, _READ_FLAGS)
 
     def read(self, fd: int, into: memoryview, offset: int) -> int:

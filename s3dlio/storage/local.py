@@ -23,6 +23,7 @@ from ..errors import (
     IncompleteReadError,
     NotFoundError,
     PreconditionFailedError,
+    S3dlioError,
     from_os_error,
 )
 from ..uri import sort_key
@@ -34,6 +35,7 @@ __all__ = ["LocalStore", "open_container", "options"]
 PAGE_LENGTH = 1000
 NAME_MAX = 255
 _TEMPORARY = re.compile(r"\..*\.s3dlio-\d+-[0-9a-f]{8}\.tmp", re.DOTALL)
+_NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 T = TypeVar("T")
 
@@ -147,12 +149,11 @@ class LocalStore:
                 for entry in entries:
                     if not entry.name.startswith(start) or _TEMPORARY.fullmatch(entry.name):
                         continue
-                    with contextlib.suppress(FileNotFoundError):
-                        status = entry.stat()
-                        if modes.S_ISDIR(status.st_mode):
-                            found.append((entry.name + "/", status))
-                        elif modes.S_ISREG(status.st_mode):
-                            found.append((entry.name, status))
+                    status = _status_of(entry)
+                    if status is not None and modes.S_ISDIR(status.st_mode):
+                        found.append((entry.name + "/", status))
+                    elif status is not None and modes.S_ISREG(status.st_mode):
+                        found.append((entry.name, status))
         except FileNotFoundError:
             return []
         except OSError as exc:
@@ -202,14 +203,29 @@ class LocalUpload:
         self._root, self._key, self._io = root, key, io
         self._pid = os.getpid()
         directory, name = os.path.split(self._path)
-        if not name or os.path.isdir(self._path):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        self._require_replaceable(name)
         suffix = f".s3dlio-{self._pid}-{secrets.token_hex(4)}.tmp"
         self._temporary = os.path.join(directory, _shortened(f".{name}", NAME_MAX - len(suffix)) + suffix)
         self._fd = _create(self._temporary, directory)
-        io.prepare_to_write(self._fd, self._path)
+        try:
+            io.prepare_to_write(self._fd, self._path)
+        except BaseException:
+            self.abort()
+            raise
+
+    def _require_replaceable(self, name: str) -> None:
+        """A file or nothing may stand under the name: no directory, no device, no link in a circle."""
+        try:
+            mode = os.stat(self._path).st_mode
+        except FileNotFoundError:
+            mode = modes.S_IFREG
+        if not name or modes.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not modes.S_ISREG(mode):
+            raise ConfigError(f"cannot write {self._root}{self._key}: a special file stands there, not an object")
 
     def part(self, number: int, offset: int, data: Sequence[memoryview]) -> None:
+        self._require_open()
         self._try(lambda: self._io.write(self._fd, data, offset))
 
     def complete(self, *, if_match: str | None = None, if_absent: bool = False) -> ObjectInfo:
@@ -220,6 +236,7 @@ class LocalUpload:
         return self._try(partial(self._publish, if_match, if_absent, durable))
 
     def _publish(self, if_match: str | None, if_absent: bool, durable: bool) -> ObjectInfo:
+        self._require_open()
         if durable:
             os.fsync(self._fd)
         if if_match is not None:
@@ -245,6 +262,10 @@ class LocalUpload:
                 f"{self._root}{self._key} is not the version {etag} any more (now {current}): read it again, then write"
             )
 
+    def _require_open(self) -> None:
+        if self._fd < 0:
+            raise S3dlioError(f"the upload of {self._root}{self._key} has ended already: begin another")
+
     def abort(self) -> None:
         if self._fd < 0 or os.getpid() != self._pid:
             return
@@ -268,6 +289,16 @@ class LocalUpload:
 def _info_of(key: str, status: os.stat_result) -> ObjectInfo:
     etag = f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}"
     return ObjectInfo(key, status.st_size, etag, status.st_mtime_ns / 1e9)
+
+
+def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """None for what vanished meanwhile, and for a link that leads nowhere."""
+    try:
+        return entry.stat()
+    except OSError as exc:
+        if exc.errno in _NOWHERE:
+            return None
+        raise
 
 
 def _shortened(name: str, max_bytes: int) -> str:

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..errors import ChangedError, NotFoundError, PreconditionFailedError
+from ..errors import ChangedError, NotFoundError, PreconditionFailedError, S3dlioError
 from ..runtime import after_fork
 from ..uri import sort_key
 from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each
@@ -118,14 +118,22 @@ class MemoryUpload:
     def __init__(self, store: MemoryStore, key: str) -> None:
         self._store = store
         self._key = key
-        self._parts: dict[int, bytes] = {}
+        self._parts: dict[int, bytes] | None = {}
+
+    def _open_parts(self) -> dict[int, bytes]:
+        if self._parts is None:
+            raise S3dlioError(f"the upload of {self._store.root}{self._key} has ended already: begin another")
+        return self._parts
 
     def part(self, number: int, offset: int, data: Sequence[memoryview]) -> None:
-        self._parts[offset] = b"".join(data)
+        self._open_parts()[offset] = b"".join(data)
 
     def complete(self, *, if_match: str | None = None, if_absent: bool = False) -> ObjectInfo:
-        content = b"".join(self._parts[offset] for offset in sorted(self._parts))
-        return self._store.put(self._key, memoryview(content), if_match=if_match, if_absent=if_absent)
+        parts = self._open_parts()
+        content = b"".join(parts[offset] for offset in sorted(parts))
+        info = self._store.put(self._key, memoryview(content), if_match=if_match, if_absent=if_absent)
+        self._parts = None
+        return info
 
     def abort(self) -> None:
-        self._parts.clear()
+        self._parts = None

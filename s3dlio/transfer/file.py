@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from operator import index
 
 from ..config import Options
 from ..errors import ChangedError
@@ -71,9 +72,9 @@ class ObjectReader(io.RawIOBase):
         """Move to `offset` from the start (0), the position (1) or the end (2); returns the new position."""
         self._require_open()
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._info.size}.get(whence)
-        if base is None or base + offset < 0:
+        if base is None or base + index(offset) < 0:
             raise ValueError(f"cannot seek in {self.uri} to {offset} (whence {whence})")
-        self._position = base + offset
+        self._position = base + index(offset)
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
