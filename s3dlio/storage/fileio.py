@@ -17,7 +17,7 @@ import numpy as np
 
 from ..view import PAGE, empty, room
 
-__all__ = ["BUFFERED", "DIRECT", "FileIO"]
+__all__ = ["BUFFERED", "Buffered", "DIRECT", "Direct", "FileIO"]
 
 BOUNCE_BYTES = 4 * 1024 * 1024
 # A special file would block at opening; a regular one does not care.

@@ -29,7 +29,7 @@ from ..uri import sort_key
 from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each
 from .fileio import BUFFERED, DIRECT, FileIO
 
-__all__ = ["LocalStore", "open_container"]
+__all__ = ["LocalStore", "LocalUpload", "open_container"]
 
 PAGE_LENGTH = 1000
 NAME_MAX = 255

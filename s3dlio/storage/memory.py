@@ -14,7 +14,7 @@ from ..runtime import after_fork
 from ..uri import sort_key
 from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each
 
-__all__ = ["MemoryStore", "open_container"]
+__all__ = ["MemoryStore", "MemoryUpload", "open_container"]
 
 PAGE_LENGTH = 1000
 _generations = itertools.count(1)
@@ -22,6 +22,7 @@ _stores: dict[str, MemoryStore] = {}
 
 
 def open_container(scheme: str, container: str) -> MemoryStore:
+    """The bucket of this process that has the name; an empty one the first time."""
     return _stores.setdefault(container, MemoryStore(f"{scheme}://{container}/"))
 
 
