@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat as modes
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -72,8 +73,10 @@ class Direct:
         except OSError as exc:
             if exc.errno != errno.EINVAL:
                 raise
-            _warn_that_buffered(os.path.dirname(path))
-            return os.open(path, _READ_FLAGS)
+            fd = os.open(path, _READ_FLAGS)
+            if modes.S_ISREG(os.fstat(fd).st_mode):  # of a directory every file system says EINVAL
+                _warn_that_buffered(os.path.dirname(path))
+            return fd
 
     def read(self, fd: int, into: memoryview, offset: int) -> int:
         done = 0
