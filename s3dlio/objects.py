@@ -19,6 +19,7 @@ from .view import BytesView, as_buffer
 
 __all__ = [
     "delete",
+    "describe",
     "exists",
     "get",
     "get_object",
@@ -31,6 +32,7 @@ __all__ = [
     "open_reader",
     "open_writer",
     "put_bytes",
+    "resolve",
     "stat",
     "stat_object",
 ]

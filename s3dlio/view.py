@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from . import config
 from .runtime import after_fork
 
-__all__ = ["ALIGNMENT", "PAGE", "BytesView", "as_buffer", "copy_of", "empty", "room"]
+__all__ = ["ALIGNMENT", "BytesView", "PAGE", "as_buffer", "copy_of", "empty", "room"]
 
 PAGE = 4096
 ALIGNMENT = 64

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat as modes
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -17,7 +18,7 @@ import numpy as np
 
 from ..view import PAGE, empty, room
 
-__all__ = ["BUFFERED", "DIRECT", "FileIO"]
+__all__ = ["BUFFERED", "Buffered", "DIRECT", "Direct", "FileIO"]
 
 BOUNCE_BYTES = 4 * 1024 * 1024
 # A special file would block at opening; a regular one does not care.
@@ -72,9 +73,10 @@ class Direct:
         except OSError as exc:
             if exc.errno != errno.EINVAL:
                 raise
-            if os.path.isfile(path):
+            fd = os.open(path, _READ_FLAGS)
+            if modes.S_ISREG(os.fstat(fd).st_mode):  # of a directory every file system says EINVAL
                 _warn_that_buffered(os.path.dirname(path))
-            return os.open(path, _READ_FLAGS)
+            return fd
 
     def read(self, fd: int, into: memoryview, offset: int) -> int:
         done = 0

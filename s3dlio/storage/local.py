@@ -30,7 +30,7 @@ from ..uri import sort_key
 from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each
 from .fileio import BUFFERED, DIRECT, FileIO
 
-__all__ = ["LocalStore", "open_container", "options"]
+__all__ = ["LocalStore", "LocalUpload", "open_container", "options"]
 
 PAGE_LENGTH = 1000
 NAME_MAX = 255

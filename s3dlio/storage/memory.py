@@ -14,7 +14,7 @@ from ..runtime import after_fork
 from ..uri import sort_key
 from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each
 
-__all__ = ["MemoryStore", "open_container", "options"]
+__all__ = ["MemoryStore", "MemoryUpload", "open_container", "options"]
 
 PAGE_LENGTH = 1000
 _generations = itertools.count(1)
@@ -26,6 +26,7 @@ def options() -> None:
 
 
 def open_container(scheme: str, container: str, _options: None = None) -> MemoryStore:
+    """The bucket of this process that has the name; an empty one the first time."""
     return _stores.setdefault(container, MemoryStore(f"{scheme}://{container}/"))
 
 

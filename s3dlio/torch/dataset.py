@@ -19,7 +19,7 @@ from . import collate as _collate  # noqa: F401 - teaches PyTorch what a batch o
 from .cursor import Cursor
 from .ranks import current_ranks, current_worker
 
-__all__ = ["ObjectStoreIterableDataset", "ObjectStoreMapDataset"]
+__all__ = ["ObjectStoreIterableDataset", "ObjectStoreMapDataset", "STATE_VERSION", "checked_state", "tail_of"]
 
 STATE_VERSION = 1
 

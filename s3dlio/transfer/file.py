@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from operator import index
+from typing import TYPE_CHECKING
 
 from ..config import Options
 from ..errors import ChangedError
@@ -14,11 +15,19 @@ from . import read as transfer
 
 __all__ = ["ObjectReader"]
 
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    class _File(io.RawIOBase, BinaryIO):  # torch.load and its like ask for an IO[bytes], which is known by its name
+        ...
+else:
+    _File = io.RawIOBase
+
 READ_AHEAD_BYTES = 1024 * 1024
 TAIL_BYTES = 256 * 1024
 
 
-class ObjectReader(io.RawIOBase):
+class ObjectReader(_File):
     """Read an object without downloading it first.
 
     Small reads come from two windows in memory: the object's end, where archives keep their directory, and the bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import runtime
 from ..errors import S3dlioError
@@ -13,6 +13,15 @@ from ..view import BytesView, as_buffer, empty
 from . import plan
 
 __all__ = ["ObjectWriter", "put"]
+
+if TYPE_CHECKING:
+    import io
+    from typing import BinaryIO
+
+    class _File(io.RawIOBase, BinaryIO):  # torch.save and its like ask for an IO[bytes], which is known by its name
+        ...
+else:
+    _File = object
 
 PART_BYTES = 8 * 1024 * 1024
 
@@ -27,7 +36,7 @@ def put(store: Store, key: str, data: memoryview) -> ObjectInfo:
     return writer.info
 
 
-class ObjectWriter:
+class ObjectWriter(_File):
     """A binary file object that becomes the object `key` when it is closed, and nothing otherwise.
 
     Memory is constant: one part that is being filled, plus `parallel_parts` of the store on their way. A large buffer is
