@@ -27,7 +27,7 @@ from ..errors import (
     from_os_error,
 )
 from ..uri import sort_key
-from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each
+from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each, refuse_version
 from .fileio import BUFFERED, DIRECT, FileIO
 
 __all__ = ["LocalStore", "LocalUpload", "open_container", "options"]
@@ -66,7 +66,8 @@ class LocalStore:
                 raise
             raise from_os_error(exc, action=action, uri=self.root + key) from exc
 
-    def stat(self, key: str) -> ObjectInfo:
+    def stat(self, key: str, version: str | None = None) -> ObjectInfo:
+        refuse_version(self.root, version)
         return self._try("stat", key, lambda: self._info(key, os.stat(key)))
 
     def _info(self, key: str, status: os.stat_result) -> ObjectInfo:
@@ -76,6 +77,7 @@ class LocalStore:
         raise NotFoundError(f"{self.root}{key} is {kind}, not an object: name a regular file, or list it")
 
     def read(self, read: Read) -> ReadResult:
+        refuse_version(self.root, read.version)
         return self._try("read", read.key, lambda: self._read(read))
 
     def _read(self, read: Read) -> ReadResult:

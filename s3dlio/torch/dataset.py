@@ -71,9 +71,11 @@ class ObjectStoreMapDataset(Dataset[Any]):
         return len(self.uris)
 
     def __getitem__(self, index: int) -> Any:
+        current_worker()
         return _transformed(objects.get(self.uris[index]), self._transform)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        current_worker()
         views = bulk.get_many([self.uris[index] for index in indices], self._max_in_flight)
         return [_transformed(view, self._transform) for view in views]
 

@@ -26,11 +26,11 @@ else:
 PART_BYTES = 8 * 1024 * 1024
 
 
-def put(store: Store, key: str, data: memoryview) -> ObjectInfo:
+def put(store: Store, key: str, data: memoryview, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
     """Write a whole object: one request, or parts where it exceeds what the store takes in one."""
     if data.nbytes <= store.limits.max_put:
-        return store.put(key, data)
-    with ObjectWriter(store, key) as writer:
+        return store.put(key, data, if_absent=if_absent, if_match=if_match)
+    with ObjectWriter(store, key, if_absent=if_absent, if_match=if_match) as writer:
         writer.write(data)
     assert writer.info is not None
     return writer.info
@@ -44,7 +44,15 @@ class ObjectWriter(_File):
     garbage collection and exit drop all that was written and leave what stood under the name untouched.
     """
 
-    def __init__(self, store: Store, key: str, *, part_bytes: int = PART_BYTES) -> None:
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        *,
+        part_bytes: int = PART_BYTES,
+        if_absent: bool = False,
+        if_match: str | None = None,
+    ) -> None:
         self.uri = store.root + key
         self.info: ObjectInfo | None = None
         self._store = store
@@ -56,6 +64,7 @@ class ObjectWriter(_File):
         self._sent = 0  # bytes in parts
         self._num_parts = 0
         self._parts: Parts | None = None
+        self._if_absent, self._if_match = if_absent, if_match
         self._is_open = True
 
     def write(self, data: object) -> int:
@@ -152,10 +161,11 @@ class ObjectWriter(_File):
     def _publish(self) -> ObjectInfo:
         rest = self._take_pending()
         if self._parts is None:
-            return self._store.put(self._key, rest[0] if rest else memoryview(b""), durable=True)
+            data = rest[0] if rest else memoryview(b"")
+            return self._store.put(self._key, data, if_absent=self._if_absent, if_match=self._if_match, durable=True)
         if rest:
             self._send(rest)
-        return self._parts.complete()
+        return self._parts.complete(if_absent=self._if_absent, if_match=self._if_match)
 
     def abort(self) -> None:
         """Drop all that was written. Harmless when called again or after `close`."""

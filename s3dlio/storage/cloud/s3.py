@@ -137,12 +137,12 @@ class S3Store:
 
     # The verbs of a Store
 
-    def stat(self, key: str) -> ObjectInfo:
-        return self._wire.perform(StatCall(self, key))
+    def stat(self, key: str, version: str | None = None) -> ObjectInfo:
+        return self._wire.perform(StatCall(self, key, version))
 
     def read(self, read: Read) -> ReadResult:
         if read.length == 0:  # no range of bytes is empty in HTTP
-            info = self.stat(read.key)
+            info = self.stat(read.key, read.version)
             if read.match is not None and read.match != info.etag:
                 raise ChangedError(f"{self.root}{read.key} was replaced while it was read: read it again")
             return ReadResult(info, read.into(info, 0))

@@ -38,6 +38,7 @@ __all__ = [
     "failure_of",
     "info_of",
     "range_of",
+    "version_query",
 ]
 
 Headers = list[tuple[str, str]]
@@ -62,7 +63,7 @@ class Site(Protocol):
     def corrected(self, head: Head, body: bytes, code: str) -> str | None:
         """Put right what the server complains of (region, clock, credentials); what was done, or None."""
 
-    def stat(self, key: str) -> ObjectInfo: ...
+    def stat(self, key: str, version: str | None = None) -> ObjectInfo: ...
 
 
 _NOT_FOUND = (NotFoundError, "check the name, or list its parent")
@@ -210,18 +211,25 @@ class ListCall(Call):
             raise Failure(Verdict.RETRY, str(exc)) from exc
 
 
+def version_query(version: str | None) -> list[tuple[str, str]]:
+    """The query that asks for an older version."""
+    return [] if version is None else [("versionId", version)]
+
+
 class StatCall(Call):
     """The facts about an object. A HEAD answer has no body, so a refused one is asked again as a GET, which says why."""
 
-    __slots__ = ("_method",)
+    __slots__ = ("_method", "_query")
     action = "stat"
 
-    def __init__(self, site: Site, key: str) -> None:
+    def __init__(self, site: Site, key: str, version: str | None = None) -> None:
         super().__init__(site, key)
         self._method = "HEAD"
+        self._query = version_query(version)
 
     def request(self) -> Request:
-        return self.site.signed(self._method, self.key, headers=[] if self._method == "HEAD" else [("range", "bytes=0-0")])
+        headers = [] if self._method == "HEAD" else [("range", "bytes=0-0")]
+        return self.site.signed(self._method, self.key, self._query, headers)
 
     def answer(self, response: Response) -> ObjectInfo:
         head = response.head

@@ -28,6 +28,7 @@ from .retry import Attempts, Failure, Pace, Policy, Verdict
 __all__ = ["Call", "Wire", "wire_to"]
 
 MAX_IDLE = 256
+DEFAULT_CONNECTIONS = 256
 LONG_PAUSE = 1.0  # seconds of the consumer's own work that may cost a connection its server's patience
 BUSY_PAUSE = 0.005
 
@@ -68,7 +69,7 @@ class Wire:
             connect_timeout=options.connect_timeout,
             stall_timeout=options.stall_timeout,
         )
-        self.pace = Pace(options.max_connections, options.max_bytes_per_second)
+        self.pace = Pace(options.max_connections or DEFAULT_CONNECTIONS, options.max_bytes_per_second)
         self._proxy = config.proxy_of(server.scheme, server.host)
         self._idle: deque[Connection] = deque()
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
