@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+import hypothesis
 import pytest
 
 from s3dlio.storage import memory
 
 pytest.register_assert_rewrite("tests.contract")
+# A shared machine stalls now and then, which says nothing about the code.
+hypothesis.settings.register_profile("no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("no clock")
 
 SCHEMES = ("file", "direct", "memory")
 
