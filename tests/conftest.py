@@ -15,6 +15,8 @@ import pytest
 
 from s3dlio.storage import memory
 
+from .faults import FaultServer
+
 pytest.register_assert_rewrite("tests.contract")
 # A shared machine stalls now and then, which says nothing about the code.
 hypothesis.settings.register_profile("no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -118,3 +120,20 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@pytest.fixture
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of this machine's settings: no keys, no endpoint, no proxy, no options."""
+    for name in list(os.environ):
+        if name.upper().startswith(("AWS_", "S3DLIO_")) or name.upper().endswith("_PROXY"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def faults(bare_environment: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
+    """A server that misbehaves on demand, where `s3://` is; its bucket is `bkt`."""
+    with FaultServer() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
