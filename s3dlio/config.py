@@ -8,6 +8,7 @@
 | `S3DLIO_CHUNK_SIZE` | `chunk_bytes` | 8 MiB: the length of each further range |
 | `S3DLIO_WORKER_THREADS`, `S3DLIO_RT_THREADS` | `worker_threads` | 16 I/O threads at most |
 | `S3DLIO_BUFFER_POOL_MB` | `pool_bytes` | 256 MiB of buffers kept for re-use |
+| `S3DLIO_SKIP_HEAD` | `skip_head` | on: reading never asks for the size first; off: it does, by a HEAD |
 
 The transport to object stores:
 
@@ -66,6 +67,7 @@ class Options:
     chunk_bytes: int = 8 * MIB
     worker_threads: int = 16
     pool_bytes: int = 256 * MIB
+    skip_head: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,7 @@ _VARIABLES: _Variables = {
     "S3DLIO_RT_THREADS": ("worker_threads", _whole_number(1, 1)),
     "S3DLIO_WORKER_THREADS": ("worker_threads", _whole_number(1, 1)),
     "S3DLIO_BUFFER_POOL_MB": ("pool_bytes", _whole_number(0, MIB)),
+    "S3DLIO_SKIP_HEAD": ("skip_head", _boolean),
 }
 _TRANSPORT_VARIABLES: _Variables = {
     "S3DLIO_MAX_RETRY_ATTEMPTS": ("max_attempts", _whole_number(1, 1)),

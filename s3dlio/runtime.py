@@ -7,10 +7,14 @@ waits for a stalled disk or server.
 
 from __future__ import annotations
 
+import atexit
 import contextvars
 import functools
+import itertools
+import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from itertools import islice
@@ -19,7 +23,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from . import config
 
-__all__ = ["Threads", "after_fork", "calls", "each", "io", "twin"]
+__all__ = ["Threads", "after_fork", "calls", "each", "io", "twin", "when_collected"]
+
+EXIT_TIMEOUT = 30.0
+
+log = logging.getLogger("s3dlio")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -139,6 +147,68 @@ def _attempt(function: Callable[[Item], T], item: Item, kind: type[BaseException
         return function(item)
     except kind as exc:
         return exc
+
+
+class _Reaper:
+    """Runs what is to happen when an object is collected: not in the collector, which may hold any lock, but in a thread.
+
+    What is left at exit runs then. A forked child inherits none of it.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+        after_fork(self._forget)
+        atexit.register(self._run_all)
+
+    def _forget(self) -> None:
+        self._due: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._watched: dict[int, Callable[[], None]] = {}
+        self._numbers = itertools.count()
+        self._thread: threading.Thread | None = None
+        self._owner = os.getpid()
+
+    def watch(self, owner: object, action: Callable[[], None]) -> None:
+        number = next(self._numbers)
+        self._watched[number] = action
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="s3dlio-reaper", daemon=True)
+            self._thread.start()
+        weakref.finalize(owner, self._collected, number, self._owner).atexit = False
+
+    def _collected(self, number: int, owner: int) -> None:
+        if os.getpid() == owner and (action := self._watched.pop(number, None)) is not None:
+            self._due.put(action)
+
+    def _work(self) -> None:
+        due = self._due
+        while True:
+            _run_quietly(due.get())
+
+    def _run_all(self) -> None:
+        """At exit: what is watched still, and what the thread has not come to yet."""
+        for action in list(self._watched.values()):
+            _run_quietly(action)
+        self._watched.clear()
+        if self._thread is not None:
+            done = threading.Event()
+            self._due.put(done.set)
+            done.wait(EXIT_TIMEOUT)
+
+
+def _run_quietly(action: Callable[[], None]) -> None:
+    """Nobody waits for this action, so its failure is told to the log."""
+    try:
+        action()
+    except Exception as exc:
+        log.warning("an upload that nobody finished could not be dropped: %s", exc)
+
+
+_reaper = _Reaper()
+
+
+def when_collected(owner: object, action: Callable[[], None]) -> None:
+    """Run `action` in a thread soon after `owner` was collected, or at exit. It must not refer to `owner`."""
+    _reaper.watch(owner, action)
 
 
 def twin(verb: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:

@@ -25,8 +25,11 @@ DONE: dict[str, str | None] = {
     "PyObjectItem.byte_count": None,
     "PyObjectItem.uri": None,
     "__version__": None,
+    "configure_s3": "endpoint_url region ca_bundle",
+    "create_bucket": "name",
     "delete": "uri",
     "delete_async": "uri",
+    "delete_bucket": "name",
     "exists": "uri",
     "exists_async": "uri",
     "get": "uri",
@@ -98,10 +101,8 @@ LATER = [
     "compat.s3torchconnector.S3IterableDataset.from_prefix",
     "compat.s3torchconnector.S3MapDataset",
     "compat.s3torchconnector.S3MapDataset.from_prefix",
-    "configure_s3",
     "create_async_loader",
     "create_azure_writer",
-    "create_bucket",
     "create_direct_filesystem_writer",
     "create_filesystem_writer",
     "create_multi_endpoint_store",
@@ -109,7 +110,6 @@ LATER = [
     "create_multi_endpoint_store_from_template",
     "create_s3_writer",
     "create_tfrecord_index",
-    "delete_bucket",
     "download",
     "finalize_distributed_checkpoint",
     "finalize_op_log",
@@ -131,20 +131,21 @@ VARIABLES_DONE = {
     "S3DLIO_ENABLE_RANGE_OPTIMIZATION",
     "S3DLIO_RANGE_CONCURRENCY",
     "S3DLIO_RANGE_THRESHOLD_MB",
+    "S3DLIO_SKIP_HEAD",
     "S3DLIO_WORKER_THREADS",
 }
-VARIABLES_LATER = {"S3DLIO_SKIP_HEAD"}
+VARIABLES_LATER: set[str] = set()
 
 # Names that no guide has: what the package adds.
 OWN = {
-    *("open_reader", "open_writer", "stat_many"),
+    *("create_bucket_async", "delete_bucket_async", "open_reader", "open_writer", "stat_many"),
     *(name for name in s3dlio.__all__ if name.endswith("Error")),
 }
 
 MODULES = [
     importlib.import_module(found.name)
     for found in pkgutil.walk_packages(s3dlio.__path__, "s3dlio.")
-    if found.name not in ("s3dlio.data", "s3dlio.transfer")  # folders without names of their own
+    if found.name not in ("s3dlio.data", "s3dlio.transfer", "s3dlio.storage.cloud")  # folders without names of their own
 ]
 
 

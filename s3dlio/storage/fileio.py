@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat as modes
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -73,10 +72,9 @@ class Direct:
         except OSError as exc:
             if exc.errno != errno.EINVAL:
                 raise
-            fd = os.open(path, _READ_FLAGS)
-            if modes.S_ISREG(os.fstat(fd).st_mode):  # of a directory every file system says EINVAL
+            if os.path.isfile(path):  # of a directory every file system says EINVAL
                 _warn_that_buffered(os.path.dirname(path))
-            return fd
+            return os.open(path, _READ_FLAGS)
 
     def read(self, fd: int, into: memoryview, offset: int) -> int:
         done = 0

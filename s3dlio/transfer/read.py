@@ -65,7 +65,8 @@ def _steady(read: Callable[[], T]) -> T:
 
 def _first_read(store: Store, key: str, options: Options, tag: int) -> Read:
     length = options.range_threshold_bytes if _in_ranges(store, options) else None
-    return Read(key, 0, length, _Landing(store.root + key, whole=True), None, tag)
+    version = None if options.skip_head else store.stat(key).etag
+    return Read(key, 0, length, _Landing(store.root + key, whole=True), version, tag)
 
 
 def _in_ranges(store: Store, options: Options) -> bool:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .. import runtime
 from ..errors import S3dlioError
-from ..storage.base import ObjectInfo, Store, Upload
+from ..storage.base import ObjectInfo, Store
 from ..view import BytesView, as_buffer, empty
 from . import plan
+from .parts import Parts
 
 __all__ = ["ObjectWriter", "put"]
 
@@ -55,8 +55,7 @@ class ObjectWriter(_File):
         self._written = 0  # bytes given by the caller
         self._sent = 0  # bytes in parts
         self._num_parts = 0
-        self._upload: Upload | None = None
-        self._drop: weakref.finalize[Any, Any] | None = None
+        self._parts: Parts | None = None
         self._is_open = True
 
     def write(self, data: object) -> int:
@@ -64,39 +63,44 @@ class ObjectWriter(_File):
         if not self._is_open:
             raise ValueError(f"write to {self.uri} after it was closed")
         source = as_buffer(data)
-        count = source.nbytes
         try:
-            self._write(source)
+            if source.nbytes < self._size_of_next():
+                self._copy(source)
+            else:
+                self._send_by_reference(source)
         except BaseException:
             self.abort()
             raise
-        self._written += count
-        return count
+        self._written += source.nbytes
+        return source.nbytes
 
-    def _write(self, source: memoryview) -> None:
-        parts = list(self._cut(source))
-        if parts:
-            self._send(parts)
-            self._pending = 0
-            source = source[sum(part[-1].nbytes for _, _, part in parts) :]
-        if source.nbytes:
-            if self._buffer is None or self._pending == 0:
-                self._buffer = empty(self._size_of_next())
-            self._buffer[self._pending : self._pending + source.nbytes] = source
-            self._pending += source.nbytes
+    def _copy(self, source: memoryview) -> None:
+        """Collect a small buffer; a part that is full goes its way while the caller goes on."""
+        while source.nbytes:
+            size = self._size_of_next()
+            if self._buffer is None:
+                self._buffer = empty(size)
+            count = min(source.nbytes, size - self._pending)
+            self._buffer[self._pending : self._pending + count] = source[:count]
+            self._pending, source = self._pending + count, source[count:]
+            if self._pending == size:
+                self._send(self._take_pending())
 
-    def _cut(self, source: memoryview) -> Iterator[tuple[int, int, Sequence[memoryview]]]:
-        """The parts that `source` completes: (number, offset, buffers), the first of them with what is pending."""
-        pending = self._pending
-        while pending + source.nbytes >= (size := self._size_of_next()):
-            head, source = source[: size - pending], source[size - pending :]
-            self._num_parts += 1
-            yield self._num_parts, self._sent, [*self._pending_bytes(pending), head]
-            self._sent += size
-            pending = 0
+    def _send_by_reference(self, source: memoryview) -> None:
+        """Send parts of the caller's own memory, the first one behind what is pending; all are sent on return."""
+        while self._pending + source.nbytes >= (size := self._size_of_next()):
+            count = size - self._pending
+            self._send([*self._take_pending(), source[:count]])
+            source = source[count:]
+        if self._parts is not None:
+            self._parts.wait()
+        self._copy(source)
 
-    def _pending_bytes(self, count: int) -> list[memoryview]:
-        return [memoryview(self._buffer)[:count]] if count and self._buffer is not None else []
+    def _take_pending(self) -> list[memoryview]:
+        """What is pending, to be sent; the next bytes go into another buffer."""
+        pending = [memoryview(self._buffer)[: self._pending]] if self._pending and self._buffer is not None else []
+        self._buffer, self._pending = None, 0
+        return pending
 
     def _size_of_next(self) -> int:
         limits = self._store.limits
@@ -104,16 +108,13 @@ class ObjectWriter(_File):
             self._num_parts + 1, smallest=self._part_bytes, max_parts=limits.max_parts, max_part=limits.max_part
         )
 
-    def _send(self, parts: Sequence[tuple[int, int, Sequence[memoryview]]]) -> None:
-        """Store parts, several at once where the store likes that, and wait for all of them."""
-        if self._upload is None:
-            self._upload = self._store.begin_upload(self._key)
-            self._drop = weakref.finalize(self, self._upload.abort)
-        upload = self._upload
-        window = min(self._store.limits.parallel_parts, len(parts))
-        for _, result in runtime.each(lambda part: upload.part(*part), parts, window=window):
-            if isinstance(result, BaseException):
-                raise result
+    def _send(self, data: Sequence[memoryview]) -> None:
+        if self._parts is None:
+            self._parts = Parts(self._store, self._key)
+            runtime.when_collected(self, self._parts.drop)
+        self._num_parts += 1
+        self._parts.send(self._num_parts, self._sent, data)
+        self._sent += sum(buffer.nbytes for buffer in data)
 
     def flush(self) -> None:
         """Nothing: what was written is held or sent already, and is published by `close` alone."""
@@ -149,25 +150,22 @@ class ObjectWriter(_File):
         self._end()
 
     def _publish(self) -> ObjectInfo:
-        rest = self._pending_bytes(self._pending)
-        if self._upload is None:
+        rest = self._take_pending()
+        if self._parts is None:
             return self._store.put(self._key, rest[0] if rest else memoryview(b""), durable=True)
         if rest:
-            self._num_parts += 1
-            self._send([(self._num_parts, self._sent, rest)])
-        return self._upload.complete()
+            self._send(rest)
+        return self._parts.complete()
 
     def abort(self) -> None:
         """Drop all that was written. Harmless when called again or after `close`."""
-        if self._drop is not None:
-            self._drop()
         self._end()
+        if self._parts is not None:
+            self._parts.drop()
 
     def _end(self) -> None:
         self._is_open = False
         self._buffer = None
-        if self._drop is not None:
-            self._drop.detach()
 
     def __enter__(self) -> ObjectWriter:
         return self

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 from ...errors import ConfigError
 from .http import ProtocolError, Request, Response, encode, receive
 
-__all__ = ["READ", "WRITE", "Connection", "Mode", "Server", "Wait", "connect", "tls_context"]
+__all__ = ["Connection", "Mode", "READ", "Server", "WRITE", "Wait", "connect", "tls_context"]
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 SCRATCH_BYTES = 16 * 1024

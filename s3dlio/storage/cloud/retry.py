@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ...errors import S3dlioError, ThrottledError
 
-__all__ = ["Attempts", "Failure", "Pace", "Policy", "Verdict"]
+__all__ = ["Attempts", "Failure", "Named", "Pace", "Policy", "Verdict"]
 
 
 class Verdict(Enum):

@@ -26,7 +26,7 @@ from .s3_read import ReadCall
 from .s3_xml import complete_upload, text_of
 from .sigv4 import UNSIGNED, Signer
 
-__all__ = ["S3Store", "S3Upload", "open_container", "options"]
+__all__ = ["S3Store", "S3Upload", "encoded", "open_container", "options"]
 
 DEFAULT_REGION = "us-east-1"
 MIB = 1024 * 1024
@@ -38,6 +38,7 @@ options = s3_options
 
 
 def open_container(_: str, container: str, options: S3Options) -> S3Store:
+    """The Store of a bucket."""
     return S3Store(container, options)
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "crc32_of",
     "etag_of",
     "failure_of",
+    "info_of",
     "range_of",
 ]
 
@@ -271,6 +272,7 @@ def info_of(key: str, size: int, head: Head) -> ObjectInfo:
 
 
 def etag_of(head: Head) -> str | None:
+    """The etag without its quotes."""
     etag = head.get("etag")
     return etag.strip('"') if etag else None
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["UNSIGNED", "Credentials", "Signer"]
+__all__ = ["Credentials", "Signer", "UNSIGNED"]
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
 
