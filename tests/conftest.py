@@ -7,8 +7,9 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import hypothesis
 import pytest
@@ -16,13 +17,15 @@ import pytest
 from s3dlio.storage import memory
 
 from .faults import FaultServer
+from .servers import ACCESS_KEY, SECRET_KEY, SeaweedFS, shared_seaweedfs
 
 pytest.register_assert_rewrite("tests.contract")
 # A shared machine stalls now and then, which says nothing about the code.
 hypothesis.settings.register_profile("no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("no clock")
 
-SCHEMES = ("file", "direct", "memory")
+EXACT_SCHEMES = ("file", "direct", "memory")  # where a key is what it is: SeaweedFS tidies up `//` and `..`
+SCHEMES = (*EXACT_SCHEMES, "s3")
 
 
 class Place(Protocol):
@@ -31,6 +34,8 @@ class Place(Protocol):
     root: str  # a URI that ends in a slash
 
     def put(self, key: str, data: bytes) -> None: ...
+
+    def put_all(self, keys: list[str], data: bytes) -> None: ...
 
     def get(self, key: str) -> bytes | None: ...
 
@@ -46,6 +51,10 @@ class LocalPlace:
         path = self.folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+
+    def put_all(self, keys: list[str], data: bytes) -> None:
+        for key in keys:
+            self.put(key, data)
 
     def get(self, key: str) -> bytes | None:
         path = self.folder / key
@@ -64,12 +73,52 @@ class MemoryPlace:
     def put(self, key: str, data: bytes) -> None:
         self._store.put(key, memoryview(data))
 
+    def put_all(self, keys: list[str], data: bytes) -> None:
+        for key in keys:
+            self.put(key, data)
+
     def get(self, key: str) -> bytes | None:
         found = self._store._objects.get(key)
         return None if found is None else found.data
 
     def keys(self) -> list[str]:
         return sorted(self._store._objects)
+
+
+class S3Place:
+    """An empty prefix of a bucket, with boto3 as the second opinion."""
+
+    def __init__(self, client: Any, bucket: str) -> None:
+        self.client = client
+        self.bucket = bucket
+        self.prefix = f"{uuid.uuid4().hex}/"
+        self.root = f"s3://{bucket}/{self.prefix}"
+
+    def put(self, key: str, data: bytes) -> None:
+        self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=data)
+
+    def put_all(self, keys: list[str], data: bytes) -> None:
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda key: self.put(key, data), keys))
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            answer = self.client.get_object(Bucket=self.bucket, Key=self.prefix + key)
+        except self.client.exceptions.NoSuchKey:
+            return None
+        with answer["Body"] as body:
+            data: bytes = body.read()
+        return data
+
+    def keys(self) -> list[str]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix)
+        found = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+        return sorted(key.removeprefix(self.prefix) for key in found)
+
+    def uploads(self) -> list[str]:
+        """The keys of uploads that were neither completed nor aborted."""
+        pending = self.client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", ())
+        return [upload["Key"].removeprefix(self.prefix) for upload in pending if upload["Key"].startswith(self.prefix)]
 
 
 def make_place(scheme: str, folder: Path) -> Place:
@@ -79,6 +128,19 @@ def make_place(scheme: str, folder: Path) -> Place:
 @pytest.fixture(params=SCHEMES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """An empty place on every scheme in turn."""
+    return _place_of(request, tmp_path)
+
+
+@pytest.fixture(params=EXACT_SCHEMES)
+def exact_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty place on every scheme whose keys may hold anything."""
+    return _place_of(request, tmp_path)
+
+
+def _place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "s3":
+        place: S3Place = request.getfixturevalue("s3_place")
+        return place
     folder = tmp_path / "place"
     folder.mkdir()
     return make_place(request.param, folder)
@@ -90,6 +152,58 @@ def local_place(request: pytest.FixtureRequest, tmp_path: Path) -> LocalPlace:
     folder = tmp_path / "place"
     folder.mkdir()
     return LocalPlace(request.param, folder)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    """A SeaweedFS, started when the first test asks for it and shared with the other workers of the run."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with shared_seaweedfs(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def boto3_client(s3_server: SeaweedFS) -> Any:
+    """A client that takes nothing from the environment."""
+    return make_boto3_client(s3_server.url)
+
+
+def make_boto3_client(url: str, **options: Any) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    config = Config(proxies={}, max_pool_connections=32, signature_version="s3v4", s3={"addressing_style": "path"})
+    keys = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY}
+    return boto3.client("s3", endpoint_url=url, region_name="us-east-1", config=config, **{**keys, **options})
+
+
+@pytest.fixture(scope="session")
+def s3_bucket(boto3_client: Any) -> str:
+    """The bucket of all places of this process: the server needs 200 ms for the first object of another one."""
+    name = f"test-{uuid.uuid4().hex}"
+    boto3_client.create_bucket(Bucket=name)
+    return name
+
+
+@pytest.fixture
+def s3_environment(s3_server: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> SeaweedFS:
+    """The environment, and so that of children, says where `s3://` is, and nothing else of this machine does."""
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "S3DLIO_")) or name.lower().endswith(("_proxy", "_ca_bundle")):
+            monkeypatch.delenv(name)
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, os.devnull)
+    return s3_server
+
+
+@pytest.fixture
+def s3_place(s3_environment: SeaweedFS, boto3_client: Any, s3_bucket: str) -> S3Place:
+    """An empty prefix on the S3 server."""
+    return S3Place(boto3_client, s3_bucket)
 
 
 @pytest.fixture

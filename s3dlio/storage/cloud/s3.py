@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -153,7 +154,7 @@ class S3Store:
         first = next(pending, None)
         if first is None:
             return
-        rest = _chained(first, pending)
+        rest = itertools.chain([first], pending)
         if window == 1 or (first.start > 0 and (first.length or 0) >= LARGE_READ_BYTES):
             yield from runtime.each(self.read, rest, window=window)
             return
@@ -271,11 +272,6 @@ class S3Upload:
 def _conditions(if_match: str | None, if_absent: bool) -> list[tuple[str, str]]:
     conditions = [("if-match", f'"{if_match}"')] if if_match is not None else []
     return [*conditions, ("if-none-match", "*")] if if_absent else conditions
-
-
-def _chained(first: Read, rest: Iterator[Read]) -> Iterator[Read]:
-    yield first
-    yield from rest
 
 
 @lru_cache(maxsize=4096)
