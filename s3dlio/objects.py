@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import logging
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,6 +34,7 @@ __all__ = [
     "open_writer",
     "put_bytes",
     "resolve",
+    "resolve_many",
     "stat",
     "stat_object",
 ]
@@ -61,6 +63,18 @@ def resolve(uri: str) -> tuple[Store, str]:
     if not location.key:
         raise ConfigError(f"{uri!r} names a bucket, not an object: write {location.root}key")
     return open_store(location), location.key
+
+
+def resolve_many(names: Iterable[str]) -> builtins.list[tuple[Store, str]]:
+    """`resolve` for many URIs, with one look at the environment for all objects of a container."""
+    stores: dict[str, Store] = {}
+    places = []
+    for name in names:
+        location = uris.parse(name)
+        if location.root not in stores or not location.key:
+            stores[location.root], _ = resolve(name)
+        places.append((stores[location.root], location.key))
+    return places
 
 
 def get(uri: str, *, version_id: str | None = None) -> BytesView:
