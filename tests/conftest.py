@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 
 from s3dlio.storage import memory
+from s3dlio.storage.cloud import retry, wire
 
 from .faults import FaultServer
 from .servers import ACCESS_KEY, SECRET_KEY, SeaweedFS, shared_seaweedfs
@@ -251,3 +252,18 @@ def faults(bare_environment: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         yield server
+    wire.close_idle()
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries follow at once, more or less: what the pauses are is a matter of test_retry.py."""
+    monkeypatch.setattr(retry.Attempts, "_jittered", lambda self, num_failed: 0.005 * num_failed)
+
+
+@pytest.fixture
+def impatient(short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails for ever is given up soon."""
+    monkeypatch.setenv("S3DLIO_OPERATION_TIMEOUT_SECS", "0.4")
+    monkeypatch.setenv("S3DLIO_READ_TIMEOUT_SECS", "0.3")
+    monkeypatch.setenv("S3DLIO_CONNECT_TIMEOUT_SECS", "0.4")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -16,6 +17,7 @@ from xml.sax.saxutils import escape
 
 __all__ = ["FakeS3", "Object", "Reply", "Request", "error"]
 
+_PLAIN = re.compile(r"[A-Za-z0-9/._-]*")
 SPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 
@@ -248,7 +250,8 @@ class FakeS3:
 
 
 def _url_encoded(key: bytes) -> str:
-    return quote_plus(key, safe="/")
+    text = key.decode("latin-1")
+    return text if _PLAIN.fullmatch(text) else quote_plus(key, safe="/")
 
 
 def _xml_text(key: bytes) -> str:

@@ -96,13 +96,17 @@ Into: TypeAlias = Callable[[Head, int], memoryview]
 
 @dataclass(slots=True)
 class Request:
-    """One request, complete. `into` gives the memory for the body of a 200 or 206, once its head is known."""
+    """One request, complete. `into` gives the memory for the body of a 200 or 206, once its head is known.
+
+    `stamp` is the signer's own note, which comes back with the answer.
+    """
 
     method: str
     target: str
     headers: Sequence[tuple[str, str]]
     body: Sequence[memoryview] = ()
     into: Into | None = None
+    stamp: int = 0
 
 
 @dataclass(slots=True)
@@ -112,6 +116,7 @@ class Response:
     head: Head
     body: memoryview
     reusable: bool  # may the connection serve another request?
+    stamp: int = 0  # that of the request
 
 
 def encode(request: Request) -> bytes:
