@@ -127,10 +127,15 @@ def test_a_save_that_fails_leaves_the_old_checkpoint_loadable(place: Place, old_
     uri = f"{place.root}model.pt"
     with s3dlio.open_writer(uri) as writer:
         torch.save({"weight": torch.ones(5)}, writer)
-    with pytest.raises(ZeroDivisionError), s3dlio.open_writer(uri) as writer:
+
+    def fail() -> None:
         state = {"weight": torch.zeros(5 * MIB), "more": Refuses() if where == "in torch.save" else None}
-        torch.save(state, writer, _use_new_zipfile_serialization=not old_format)
-        raise ZeroDivisionError
+        with s3dlio.open_writer(uri) as writer:
+            torch.save(state, writer, _use_new_zipfile_serialization=not old_format)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     with s3dlio.open_reader(uri) as reader:
         assert_equal(torch.load(reader, weights_only=True), {"weight": torch.ones(5)})
     assert place.keys() == ["model.pt"]
