@@ -171,7 +171,7 @@ _TRANSPORT_VARIABLES: _Variables = {
     "S3DLIO_CONNECT_TIMEOUT_SECS": ("connect_timeout", _seconds),
     "S3DLIO_READ_TIMEOUT_SECS": ("stall_timeout", _seconds),
     "S3DLIO_OPERATION_TIMEOUT_SECS": ("operation_timeout", _seconds),
-    "S3DLIO_MAX_CONNECTIONS": ("max_connections", _whole_number(1, 1)),
+    "S3DLIO_MAX_CONNECTIONS": ("max_connections", _whole_number(0, 1)),
     "S3DLIO_MAX_MB_PER_SECOND": ("max_bytes_per_second", _whole_number(0, MIB)),
 }
 _CHECKSUM_MODES = _choice("when_supported", "when_required")

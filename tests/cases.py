@@ -21,6 +21,7 @@ class Case(NamedTuple):
 
 
 _STORAGE = "tests/test_storage.py::TestEveryStore::"
+_EXACT = "tests/test_storage.py::TestExactStores::"
 _OBJECTS = "tests/test_objects.py::"
 _LOCAL = "tests/test_local.py::"
 _DIRECT = "tests/test_fileio.py::"
@@ -32,15 +33,18 @@ CASES = (
     Case("O01", "put beside its neighbours", _STORAGE + "test_awkward_keys_stand_side_by_side"),
     Case("O01", "parse on s3, gs, az, memory", "tests/test_uri.py::test_a_key_is_opaque_on_every_scheme"),
     Case("O01", "get, stat, exists, delete on s3://", LATER),
-    Case("O02", "a//b and a/b", _STORAGE + "test_slashes_and_dots_are_key_or_path_but_never_mixed_up"),
-    Case("O02", "dir/ with content", _STORAGE + "test_a_name_with_a_trailing_slash_holds_bytes_or_refuses_them"),
-    Case("O02", "/lead", _STORAGE + "test_a_leading_slash_belongs_to_the_key"),
+    Case("O02", "a//b and a/b", _EXACT + "test_slashes_and_dots_are_key_or_path_but_never_mixed_up"),
+    Case("O02", "dir/ with content", _EXACT + "test_a_name_with_a_trailing_slash_holds_bytes_or_refuses_them"),
+    Case("O02", "/lead", _EXACT + "test_a_leading_slash_belongs_to_the_key"),
     Case("O02", "get, list on s3://", LATER),
     Case("O03", "download", LATER),
     Case("O04", "list(recursive=True), mkdir", _OBJECTS + "TestListing::test_markers_keep_their_slash"),
-    Case("O04", "ObjectStoreMapDataset", LATER),
-    Case("O04", "ObjectStoreIterableDataset", LATER),
     Case("O04", "PyDataset", LATER),
+    Case(
+        "O04",
+        "ObjectStoreMapDataset, ObjectStoreIterableDataset",
+        "tests/test_torch_dataset.py::test_markers_are_no_samples",
+    ),
     Case("O05", "list", _OBJECTS + "TestListing::test_a_neighbour_is_never_listed"),
     Case(
         "O05",
@@ -48,15 +52,28 @@ CASES = (
         _OBJECTS + "TestListing::test_an_object_and_a_prefix_of_one_name_are_both_listed",
     ),
     Case("O05", "delete(recursive=True)", _OBJECTS + "TestDeleting::test_a_recursive_delete_touches_no_neighbour"),
-    Case("O05", "ObjectStoreMapDataset", LATER),
+    Case(
+        "O05",
+        "ObjectStoreMapDataset, ObjectStoreIterableDataset",
+        "tests/test_torch_dataset.py::test_neighbours_of_the_prefix_are_no_samples",
+    ),
     Case("O06", "list, list_keys", _OBJECTS + "TestListing::test_many_keys_are_all_listed"),
     Case("O06", "Store.list", _STORAGE + "test_a_long_listing_is_complete"),
     Case("O06", "PyDataset", LATER),
     Case("O06", "S3MapDataset.from_prefix, S3Client.list_objects", LATER),
+    Case(
+        "O06",
+        "ObjectStoreMapDataset, ObjectStoreIterableDataset",
+        "tests/test_torch_dataset.py::test_more_objects_than_a_page_of_a_listing",
+    ),
     Case("O07", "list on file://, access denied", _LOCAL + "TestPermissions::test_a_directory_that_may_not_be_entered"),
     Case("O07", "list on s3://: 503, no bucket, denied", LATER),
-    Case("O07", "ObjectStoreMapDataset", LATER),
     Case("O07", "S3IterableDataset.from_prefix, DLIO plugin", LATER),
+    Case(
+        "O07",
+        "ObjectStoreMapDataset, ObjectStoreIterableDataset",
+        "tests/test_torch_dataset.py::test_a_listing_that_fails_is_not_an_empty_one",
+    ),
     Case("O08", "get: a short part", _READ + "TestShortBodies::test_a_short_part_is_an_error_that_tells_the_bytes"),
     Case(
         "O08",
@@ -120,8 +137,19 @@ CASES = (
     Case(
         "O26", "open_writer inherited by a child", _LOCAL + "TestCrash::test_a_forked_child_leaves_the_parents_writer_alone"
     ),
-    Case("O26", "pickle of datasets; DataLoader by fork, spawn, forkserver", LATER),
     Case("O26", "S3MapDataset, S3IterableDataset", LATER),
+    Case("O26", "pickle of the datasets", "tests/test_torch_dataset.py::test_datasets_survive_a_pickle"),
+    Case(
+        "O26",
+        "DataLoader by fork, spawn, forkserver",
+        "tests/test_torch_dataset.py::test_workers_read_what_the_parent_has_listed_and_read",
+    ),
+    Case("O26", "two DataLoaders in turns", "tests/test_torch_dataset.py::test_two_loaders_in_turns"),
+    Case(
+        "O26",
+        "fork while threads are inside get",
+        "tests/test_torch_dataset.py::test_fork_from_a_thread_while_other_threads_are_inside_get",
+    ),
     Case(
         "O27",
         "each exception class: type(e)('msg'), pickle",
@@ -132,7 +160,16 @@ CASES = (
         "each exception class through PyTorch",
         "tests/test_errors.py::TestEachKind::test_pytorch_can_rebuild_it_from_its_text",
     ),
-    Case("O27", "DataLoader(num_workers=2)", LATER),
+    Case(
+        "O27",
+        "DataLoader: an object is gone",
+        "tests/test_torch_dataset.py::test_an_object_that_is_gone_fails_by_type_and_uri",
+    ),
+    Case(
+        "O27",
+        "DataLoader: an object is denied",
+        "tests/test_torch_dataset.py::test_an_object_that_is_closed_fails_by_type_and_uri",
+    ),
     Case(
         "O28",
         "read_many: 100 early ends",
@@ -149,16 +186,57 @@ CASES = (
         "tests/test_runtime.py::TestLeavingEarly::test_an_error_of_the_users_loop_ends_the_process_with_1",
     ),
     Case("O28", "download: SIGINT; create_async_loader", LATER),
-    Case("O28", "ObjectStoreIterableDataset", LATER),
+    Case("O28", "datasets: break", "tests/test_torch_dataset.py::test_leaving_early_leaves_nothing_behind"),
     Case("O29", "PyDataset.from_uris, DataLoader: memory", LATER),
-    Case("O30", "sharding of datasets", LATER),
-    Case("O31", "resume of datasets", LATER),
-    Case("O32", "torch.frombuffer(view), default collate", LATER),
+    Case("O29", "KeyList in forked workers", "tests/test_keys.py::test_forked_workers_share_a_million_names"),
+    Case(
+        "O29",
+        "DataLoader, 50 epochs",
+        "tests/test_torch_dataset.py::test_memory_threads_and_descriptors_stay_level_over_50_epochs",
+    ),
+    Case("O30", "ObjectStoreIterableDataset", "tests/test_torch_dataset.py::test_ranks_and_workers_share_a_stream_exactly"),
+    Case(
+        "O30",
+        "ObjectStoreMapDataset, DistributedSampler",
+        "tests/test_torch_dataset.py::test_torchs_own_distributed_sampler_shares_a_map_dataset",
+    ),
+    Case(
+        "O30", "a rank with nothing", "tests/test_torch_dataset.py::test_a_rank_and_a_worker_with_nothing_to_do_end_normally"
+    ),
+    Case(
+        "O30",
+        "gloo under torchrun",
+        "tests/test_torch_distributed.py::test_a_job_reads_each_object_once_per_epoch_though_it_is_killed_and_resumed",
+    ),
+    Case(
+        "O31",
+        "Subset after 20 samples",
+        "tests/test_torch_dataset.py::test_skipping_what_was_read_goes_on_as_if_uninterrupted",
+    ),
+    Case("O31", "len(DataLoader)", "tests/test_torch_dataset.py::test_len_of_a_data_loader_is_the_number_of_its_batches"),
+    Case("O31", "s3dlio.torch.loader", "tests/test_torch_loader.py::test_other_ranks_and_workers_go_on_after_a_random_step"),
+    Case("O32", "torch.frombuffer", "tests/test_torch_collate.py::test_a_view_is_a_tensors_memory_without_a_warning"),
+    Case("O32", "writing in place", "tests/test_torch_collate.py::test_writing_to_a_tensor_changes_no_other_view"),
+    Case(
+        "O32",
+        "offset, dtype, empty",
+        "tests/test_torch_collate.py::test_offsets_and_item_types_that_do_not_fit_are_torchs_own_errors",
+    ),
+    Case(
+        "O32",
+        "default collate",
+        "tests/test_torch_collate.py::test_the_default_collate_gives_lists_of_views_of_unequal_lengths",
+    ),
     Case("O33", "get, get_range around chunk borders", _READ + "test_ranges_around_every_chunk_border_of_a_large_object"),
     Case("O33", "get_range: any offset and length", _READ + "test_a_range_is_the_slice_whatever_the_chunks"),
     Case("O33", "MultiEndpointStore.get_range", LATER),
-    Case("O34", "torch.save, torch.load", LATER),
     Case("O34", "distributed checkpoint", LATER),
+    Case(
+        "O34",
+        "torch.save, torch.load",
+        "tests/test_torch_checkpoint.py::test_300_tensors_come_back_and_each_byte_is_read_once",
+    ),
+    Case("O34", "torch.save, torch.load: the old format", "tests/test_torch_checkpoint.py::test_the_old_format_comes_back"),
     Case("O35", "save_distributed_shard, finalize", LATER),
     Case("O36", "create_async_loader: parquet shapes", LATER),
     Case("O37", "create_async_loader: parquet index cache", LATER),

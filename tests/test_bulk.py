@@ -22,6 +22,14 @@ def uris(place: Place) -> list[str]:
     return [f"{place.root}k{number:02d}" for number in range(30)]
 
 
+@pytest.fixture
+def exact_uris(exact_place: Place) -> list[str]:
+    """The same on the stores whose `read_many` is made of `read`."""
+    for number in range(30):
+        exact_place.put(f"k{number:02d}", b"%d" % number)
+    return [f"{exact_place.root}k{number:02d}" for number in range(30)]
+
+
 class TestGetMany:
     @pytest.mark.parametrize("workers", [1, 2, 64, 1000])
     def test_views_come_in_the_order_of_the_input(self, uris: list[str], workers: int) -> None:
@@ -54,8 +62,8 @@ class TestGetMany:
                 s3dlio.get_many([*uris, place.root + "missing", *uris], workers=workers)
             assert place.root + "missing" in str(caught.value)
 
-    def test_no_more_are_in_flight_than_told(self, uris: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        store = type(open_store(parse(uris[0])))
+    def test_no_more_are_in_flight_than_told(self, exact_uris: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        store = type(open_store(parse(exact_uris[0])))
         read, lock, running, most = store.read, threading.Lock(), 0, 0
 
         def counting(*args: object) -> object:
@@ -69,7 +77,7 @@ class TestGetMany:
             return result
 
         monkeypatch.setattr(store, "read", counting)
-        s3dlio.get_many(uris * 5, workers=3)
+        s3dlio.get_many(exact_uris * 5, workers=3)
         assert 1 <= most <= 3
 
     def test_more_than_the_pool_of_threads_is_fine(self, uris: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

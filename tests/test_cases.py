@@ -22,9 +22,10 @@ def names_in(module: str) -> frozenset[str]:
             found.add(node.name)
         if isinstance(node, ast.ClassDef):
             found.update(f"{node.name}::{item.name}" for item in node.body if isinstance(item, ast.FunctionDef))
-            if any(isinstance(base, ast.Name) and base.id == "StoreContract" for base in node.bases):
+            bases = {base.id for base in node.bases if isinstance(base, ast.Name)} & {"StoreContract", "ExactKeysContract"}
+            if bases:
                 inherited = (name.partition("::") for name in names_in("tests/contract.py"))
-                found.update(f"{node.name}::{test}" for owner, _, test in inherited if owner == "StoreContract")
+                found.update(f"{node.name}::{test}" for owner, _, test in inherited if owner in bases)
     return frozenset(found)
 
 

@@ -50,7 +50,7 @@ def variables_read() -> set[str]:
         for argument in node.args
         if isinstance(argument, ast.Constant)
     }
-    return asked | config._VARIABLES.keys() | config._KNOWN_ELSEWHERE
+    return asked | config._VARIABLES.keys() | config._S3_VARIABLES.keys() | config._KNOWN_ELSEWHERE
 
 
 def test_the_table_of_options_has_every_variable_and_no_other() -> None:
@@ -60,5 +60,7 @@ def test_the_table_of_options_has_every_variable_and_no_other() -> None:
 
 @pytest.mark.parametrize(("name", "default"), re.findall(r"^\| `(S3DLIO_\w+)` \| `(\w+)` \|", OPTIONS, re.MULTILINE))
 def test_the_default_in_the_table_is_the_default(name: str, default: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    unset = config.s3_options()
     monkeypatch.setenv(name, default)
     assert config.snapshot() == config.Options()
+    assert config.s3_options() == unset

@@ -36,8 +36,7 @@ def test_the_parts_of_the_docstring_hold_what_it_says() -> None:
     def total(smallest: int) -> int:
         return sum(part_size(n, smallest=smallest, max_parts=10_000, max_part=5 << 30) for n in range(1, 10_001))
 
-    assert 2.4 < total(8 * MIB) / (1 << 40) < 2.5
-    assert total(16 * MIB) / (1 << 40) > 4.8
-    assert part_size(1_250, smallest=8 * MIB, max_parts=10_000, max_part=5 << 30) == 8 * MIB
-    assert part_size(1_251, smallest=8 * MIB, max_parts=10_000, max_part=5 << 30) == 16 * MIB
+    assert 7.7 < total(8 * MIB) / (1 << 40) < 7.9
+    assert part_size(1_000, smallest=8 * MIB, max_parts=10_000, max_part=5 << 30) == 8 * MIB
+    assert part_size(1_001, smallest=8 * MIB, max_parts=10_000, max_part=5 << 30) == 16 * MIB
     assert part_size(10_000, smallest=8 * MIB, max_parts=10_000, max_part=100 * MIB) == 100 * MIB
