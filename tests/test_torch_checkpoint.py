@@ -13,6 +13,7 @@ import torch
 
 import s3dlio
 from s3dlio.storage import local, memory
+from s3dlio.storage.cloud import s3
 from s3dlio.storage.base import Read, ReadResult
 from tests.conftest import Place
 
@@ -38,7 +39,7 @@ class Count:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.num_bytes = 0
         self.num_requests = 0
-        for kind in (local.LocalStore, memory.MemoryStore):
+        for kind in (local.LocalStore, memory.MemoryStore, s3.S3Store):
             monkeypatch.setattr(kind, "read", self._counting(kind.read))
 
     def _counting(self, read: Callable[..., ReadResult]) -> Callable[..., ReadResult]:

@@ -86,6 +86,8 @@ class LocalStore:
             info = self._info(read.key, os.fstat(fd))
             if read.match is not None and read.match != info.etag:
                 raise ChangedError(f"{self.root}{read.key} was replaced while it was read: read it again")
+            if info.size == 0 and os.pread(fd, 1, 0):  # as in /proc: the size is not told, or it has just grown
+                raise ChangedError(f"{self.root}{read.key} says that it is empty, and is not: read it again")
             into = read.into(info, clamp(read.start, read.length, info.size))
             count = self._io.read(fd, into, read.start)
             self._check(info, os.fstat(fd), into.nbytes, count)
