@@ -13,8 +13,8 @@ import torch
 
 import s3dlio
 from s3dlio.storage import local, memory
-from s3dlio.storage.cloud import s3
 from s3dlio.storage.base import Read, ReadResult
+from s3dlio.storage.cloud import s3
 from tests.conftest import Place
 
 MIB = 2**20
