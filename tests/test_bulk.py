@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
 import s3dlio
 from s3dlio import runtime
 from s3dlio.storage import open_store
+from s3dlio.storage.base import Outcome, Read, Store
 from s3dlio.uri import parse
 
 from .conftest import MemoryPlace, Place
@@ -56,21 +56,22 @@ class TestGetMany:
 
     def test_no_more_are_in_flight_than_told(self, uris: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         store = type(open_store(parse(uris[0])))
-        read, lock, running, most = store.read, threading.Lock(), 0, 0
+        read_many, begun, windows = store.read_many, [0], []
 
-        def counting(*args: object) -> object:
-            nonlocal running, most
-            with lock:
-                running += 1
-                most = max(most, running)
-            result = read(*args)  # type: ignore[arg-type]
-            with lock:
-                running -= 1
-            return result
+        def counting(store: Store, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
+            def counted() -> Iterator[Read]:
+                for read in reads:
+                    begun[0] += 1
+                    yield read
 
-        monkeypatch.setattr(store, "read", counting)
+            for number, outcome in enumerate(read_many(store, counted(), window=window)):
+                windows.append(begun[0] - number)
+                yield outcome
+
+        monkeypatch.setattr(store, "read_many", counting)
         s3dlio.get_many(uris * 5, workers=3)
-        assert 1 <= most <= 3
+        assert len(windows) == 5 * len(uris)
+        assert 1 <= max(windows) <= 3
 
     def test_more_than_the_pool_of_threads_is_fine(self, uris: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("S3DLIO_WORKER_THREADS", "1")
