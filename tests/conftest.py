@@ -182,9 +182,10 @@ def make_boto3_client(url: str, **options: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def s3_bucket(boto3_client: Any) -> str:
-    """The bucket of all places of this process: the server needs 200 ms for the first object of another one."""
+    """The bucket of all places of this process: the server needs 0.2 to 5 s for the first object of another one."""
     name = f"test-{uuid.uuid4().hex}"
     boto3_client.create_bucket(Bucket=name)
+    boto3_client.put_object(Bucket=name, Key="first", Body=b"x")
     return name
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
 import s3dlio
 from s3dlio import runtime
 from s3dlio.storage import open_store
+from s3dlio.storage.base import Outcome, Read, Store
 from s3dlio.uri import parse
 
 from .conftest import MemoryPlace, Place
@@ -62,7 +63,26 @@ class TestGetMany:
                 s3dlio.get_many([*uris, place.root + "missing", *uris], workers=workers)
             assert place.root + "missing" in str(caught.value)
 
-    def test_no_more_are_in_flight_than_told(self, exact_uris: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_more_are_in_flight_than_told(self, uris: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        store = type(open_store(parse(uris[0])))
+        read_many, begun, windows = store.read_many, [0], []
+
+        def counting(store: Store, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
+            def counted() -> Iterator[Read]:
+                for read in reads:
+                    begun[0] += 1
+                    yield read
+
+            for number, outcome in enumerate(read_many(store, counted(), window=window)):
+                windows.append(begun[0] - number)
+                yield outcome
+
+        monkeypatch.setattr(store, "read_many", counting)
+        s3dlio.get_many(uris * 5, workers=3)
+        assert len(windows) == 5 * len(uris)
+        assert 1 <= max(windows) <= 3
+
+    def test_no_more_reads_run_at_once_than_told(self, exact_uris: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         store = type(open_store(parse(exact_uris[0])))
         read, lock, running, most = store.read, threading.Lock(), 0, 0
 

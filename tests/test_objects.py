@@ -161,11 +161,18 @@ class TestMissing:
     @verbs(READING)
     def test_a_prefix_is_no_object(self, place: Place, verb: Verb) -> None:
         place.put("dir/x", b"x")
-        for name in ("dir", "dir/"):
-            with pytest.raises(s3dlio.NotFoundError) as caught:
-                verb(place.root + name)
-            assert place.root + name in str(caught.value)
-            assert not s3dlio.exists(place.root + name)
+        self.check_missing(place.root + "dir", verb)
+
+    @verbs(READING)
+    def test_a_prefix_with_its_slash_is_no_object(self, exact_place: Place, verb: Verb) -> None:
+        exact_place.put("dir/x", b"x")
+        self.check_missing(exact_place.root + "dir/", verb)
+
+    def check_missing(self, uri: str, verb: Verb) -> None:
+        with pytest.raises(s3dlio.NotFoundError) as caught:
+            verb(uri)
+        assert uri in str(caught.value)
+        assert not s3dlio.exists(uri)
 
 
 class TestDirectoriesInTheWay:
@@ -381,8 +388,7 @@ class TestListing:
 
     def test_many_keys_are_all_listed(self, place: Place) -> None:
         names = [f"{number:05d}" for number in range(2_503)]
-        for name in names:
-            place.put("p/" + name, b"")
+        place.put_all(["p/" + name for name in names], b"")
         assert s3dlio.list_keys(place.root + "p/") == names
         assert s3dlio.list(place.root + "p") == [f"{place.root}p/{name}" for name in names]
 

@@ -140,7 +140,7 @@ class TestLeavingEarly:
         for _ in range(100):
             leave_early()
         assert threading.active_count() <= max(threads, 16 + threads)
-        assert len(os.listdir("/dev/fd")) == descriptors
+        assert len(os.listdir("/dev/fd")) <= descriptors
 
     SIGNALLED = (
         "import os, signal, sys, threading, s3dlio\n"

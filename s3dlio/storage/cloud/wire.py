@@ -103,9 +103,9 @@ class Wire:
 
     def close(self) -> None:
         """Close every connection; in a forked child that only closes its own descriptors."""
-        self._idle.clear()
         for connection in list(self._all):
             connection.close()
+        self._idle.clear()
 
     def operation(self, call: Call[T], mode: Mode) -> Generator[Wait, None, T]:
         """The whole of one verb: attempts and the pauses between them."""
@@ -220,8 +220,9 @@ def close_idle() -> None:
 
 @after_fork
 def _forget_connections() -> None:
+    wires = list(_wires)
     wire_to.cache_clear()
-    for wire in list(_wires):
-        wire.close()
     _wires.clear()
+    for wire in wires:
+        wire.close()
     tls_context.cache_clear()
