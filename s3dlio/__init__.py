@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .loading import gate as _gate
+
 __version__ = "1.0.0.dev0"
 
 if TYPE_CHECKING:
@@ -154,7 +156,9 @@ def __getattr__(name: str) -> Any:
 
     if name not in _HOMES:
         raise AttributeError(f"module 's3dlio' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), _ALIASES.get(name, name))
+    with _gate:
+        module = importlib.import_module(f".{_HOMES[name]}", __name__)
+    value = getattr(module, _ALIASES.get(name, name))
     globals()[name] = value
     return value
 

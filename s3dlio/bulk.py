@@ -8,6 +8,7 @@ from typing import Any, TypeVar, overload
 from . import config, objects, runtime
 from .storage.base import ObjectInfo, Store
 from .transfer import read, write
+from .uri import parse
 from .view import BytesView, as_buffer
 
 __all__ = ["get_many", "put_many", "stat_many"]
@@ -43,7 +44,7 @@ def put_many(items: Iterable[tuple[str, object]], max_in_flight: int = DEFAULT_W
     begun after it; what was written before stays.
     """
     window = _window("max_in_flight", max_in_flight)
-    contents = {uri: as_buffer(data) for uri, data in map(_pair, items)}
+    contents = {parse(uri).uri: as_buffer(data) for uri, data in map(_pair, items)}
     jobs = zip(objects.resolve_many(contents), contents.values(), strict=True)
     for _, result in runtime.each(lambda job: write.put(*job[0], job[1]), jobs, window=window):
         _require(result)

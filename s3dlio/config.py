@@ -44,6 +44,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from .errors import ConfigError
+from .loading import gate
 
 __all__ = [
     "MIB",
@@ -247,7 +248,8 @@ def proxy_of(scheme: str, host: str) -> str | None:
     """The URL of the proxy for `host`, as HTTP_PROXY, HTTPS_PROXY and NO_PROXY (or lower case) tell."""
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
-    from urllib.request import getproxies_environment, proxy_bypass
+    with gate:
+        from urllib.request import getproxies_environment, proxy_bypass
 
     return None if proxy_bypass(host) else getproxies_environment().get(scheme)
 

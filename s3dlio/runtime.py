@@ -22,6 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 from . import config
+from .loading import gate
 
 __all__ = ["Threads", "after_fork", "calls", "each", "io", "twin", "when_collected"]
 
@@ -219,7 +220,8 @@ def twin(verb: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
 
     @functools.wraps(verb)
     async def asynchronous(*args: P.args, **kwargs: P.kwargs) -> T:
-        import asyncio
+        with gate:
+            import asyncio
 
         context = contextvars.copy_context()
         return await asyncio.wrap_future(calls.submit(lambda: context.run(verb, *args, **kwargs)))

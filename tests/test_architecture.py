@@ -18,7 +18,7 @@ PACKAGE = ROOT / "s3dlio"
 
 # The first segment below s3dlio -> its floor.
 FLOORS = {
-    **dict.fromkeys(("errors", "config", "uri", "view", "runtime"), 0),
+    **dict.fromkeys(("errors", "config", "loading", "uri", "view", "runtime"), 0),
     "storage": 1,
     "transfer": 2,
     **dict.fromkeys(("objects", "buckets", "bulk", "aio", "listing"), 3),

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import ConfigError
+from ..loading import gate
 from ..runtime import after_fork
 from ..uri import Location
 from .base import Store
@@ -26,7 +27,8 @@ def open_store(location: Location) -> Store:
 @lru_cache(maxsize=len(_SCHEMES))
 def _module_of(scheme: str) -> Any:
     try:
-        return importlib.import_module(f".{_SCHEMES[scheme]}", __name__)
+        with gate:
+            return importlib.import_module(f".{_SCHEMES[scheme]}", __name__)
     except KeyError:
         known = ", ".join(f"{name}://" for name in _SCHEMES)
         raise ConfigError(f"this version of s3dlio has no {scheme}:// yet; it has {known}") from None

@@ -7,6 +7,7 @@ whose logical block is 512 or 4096 bytes. What does not fit goes through an alig
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import warnings
 from collections.abc import Iterable, Sequence
@@ -171,14 +172,10 @@ def _address(memory: memoryview) -> int:
 
 
 def _is_direct(fd: int) -> bool:
-    import fcntl
-
     return bool(_O_DIRECT and fcntl.fcntl(fd, fcntl.F_GETFL) & _O_DIRECT)
 
 
 def _set_direct(fd: int, direct: bool) -> None:
-    import fcntl
-
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     fcntl.fcntl(fd, fcntl.F_SETFL, flags | _O_DIRECT if direct else flags & ~_O_DIRECT)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...config import S3Options
 from ...errors import AccessDeniedError, ConfigError, MissingPackageError, S3dlioError
+from ...loading import gate
 from ...runtime import after_fork
 from .sigv4 import Credentials
 
@@ -76,7 +77,8 @@ class Provider:
 
     def _session(self) -> Any:
         try:
-            import botocore.session
+            with gate:
+                import botocore.session
         except ImportError as exc:
             raise MissingPackageError(
                 "s3:// finds no keys in the environment: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or let boto3 look "
