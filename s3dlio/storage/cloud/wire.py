@@ -60,6 +60,7 @@ class Wire:
 
     is_blocking = True
     paused = 0.0
+    num_running = 0
 
     def __init__(self, server: Server, options: config.TransportOptions) -> None:
         self.server = server
@@ -112,6 +113,7 @@ class Wire:
         while True:
             while not self.pace.enter():
                 yield BUSY_PAUSE
+            mode.num_running += 1
             paused = mode.paused
             try:
                 result = yield from self._attempt(call, mode)
@@ -125,6 +127,7 @@ class Wire:
                 pause = attempts.pause_after(failure, mode.now())
             finally:
                 self.pace.leave()
+                mode.num_running -= 1
             if pause:
                 yield pause
 
