@@ -197,9 +197,10 @@ class FakeS3:
         ]
         if [(number, hashlib.md5(parts[number]).hexdigest()) for number in sorted(parts)] != entries:
             return error(400, "InvalidPart")
-        self.put(request.key, b"".join(parts[number] for number in sorted(parts)), bucket=request.bucket)
+        data = b"".join(parts[number] for number in sorted(parts))
+        etag = hashlib.md5(b"".join(bytes.fromhex(etag) for _, etag in entries)).hexdigest() + f"-{len(entries)}"
+        self.buckets[request.bucket][request.key] = Object(data, etag)
         del self.uploads[request.query["uploadId"]]
-        etag = self.buckets[request.bucket][request.key].etag
         inside = f"<ETag>&quot;{etag}&quot;</ETag>"
         return Reply(200, {}, f"<CompleteMultipartUploadResult {SPACE}>{inside}</CompleteMultipartUploadResult>".encode())
 

@@ -37,6 +37,7 @@ class Mode(Protocol):
 
     is_blocking: bool
     paused: float  # seconds in which nobody drove it
+    num_running: int  # attempts that it has under way
 
     def now(self) -> float: ...
 
@@ -265,6 +266,7 @@ class _Connecting:
 
     def __init__(self, mode: Mode) -> None:
         self.paused = mode.paused
+        self.num_running = mode.num_running
         self.now = mode.now
         self.take = mode.take
         self.give = mode.give

@@ -57,6 +57,7 @@ class _Driver(Generic[T]):
 
     def __init__(self, wire: Wire, calls: Iterator[Call[T]], window: int) -> None:
         self.paused = 0.0
+        self.num_running = 0
         self._wire = wire
         self._calls = calls
         self._window = window
@@ -87,13 +88,21 @@ class _Driver(Generic[T]):
         while True:
             self._begin_more()
             if self._ended:
-                left = time.monotonic()
-                yield self._ended.popleft()
-                self.paused += time.monotonic() - left
+                yield from self._handed_over(self._ended.popleft())
             elif self._waiting or self._sleeping:
                 self._poll()
             else:
                 return
+
+    def _handed_over(self, outcome: tuple[Call[T], T | BaseException]) -> Iterator[tuple[Call[T], T | BaseException]]:
+        """While the consumer has it nobody drives what runs here, so it must not keep the consumer's own requests out."""
+        left, num_running, pace = time.monotonic(), self.num_running, self._wire.pace
+        pace.leave(num_running)
+        try:
+            yield outcome
+        finally:
+            pace.come_back(num_running)
+            self.paused += time.monotonic() - left
 
     def _begin_more(self) -> None:
         room = self._window - len(self._waiting) - len(self._sleeping) - len(self._ended)

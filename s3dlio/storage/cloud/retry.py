@@ -146,9 +146,14 @@ class Pace:
             self.num_running += 1
             return True
 
-    def leave(self) -> None:
+    def leave(self, count: int = 1) -> None:
         with self._lock:
-            self.num_running -= 1
+            self.num_running -= count
+
+    def come_back(self, count: int) -> None:
+        """Take up places that were left for a while, even when others stand there now."""
+        with self._lock:
+            self.num_running += count
 
     def succeeded(self) -> None:
         if self.limit < self.max_connections:

@@ -23,7 +23,7 @@ from . import poll, wire
 from .connection import Server
 from .credentials import Provider, provider_of
 from .http import Head, Request, Response
-from .s3_calls import DeleteCall, ListCall, PlainCall, PutCall, StatCall, seconds_of
+from .s3_calls import CompleteCall, DeleteCall, ListCall, PlainCall, PutCall, StatCall, seconds_of
 from .s3_read import ReadCall
 from .s3_xml import complete_upload, text_of
 from .sigv4 import UNSIGNED, Signer
@@ -284,17 +284,19 @@ class S3Upload:
     def complete(self, *, if_match: str | None = None, if_absent: bool = False) -> ObjectInfo:
         parts = sorted(self._parts.items())
         body = complete_upload((number, etag, checksum) for number, (etag, checksum, _) in parts)
-        answer = self._store.perform(
-            "POST",
+        expected = _etag_of_parts([etag for _, (etag, _, _) in parts])
+        call = CompleteCall(
+            self._store,
             self._key,
-            action="complete",
+            etag=expected,
             query=[("uploadId", self._id)],
             headers=_conditions(if_match, if_absent),
             body=body,
         )
+        answer = self._store._wire.perform(call)
         self._is_open = False
         size = sum(size for _, (_, _, size) in parts)
-        return ObjectInfo(self._key, size, text_of(answer, "ETag").strip('"') or None)
+        return ObjectInfo(self._key, size, text_of(bytes(answer.body), "ETag").strip('"') or expected or None)
 
     def abort(self) -> None:
         if not self._is_open or os.getpid() != self._pid:
@@ -306,6 +308,15 @@ class S3Upload:
             log.debug("the upload of %s%s was gone already", self._store.root, self._key)
         except S3dlioError as exc:  # the caller has a better reason to tell
             log.warning("the parts of an upload stay on the server, invisible, until its rules remove them: %s", exc)
+
+
+def _etag_of_parts(etags: Sequence[str]) -> str:
+    """The etag that S3 gives to an object of these parts: the MD5 of their MD5s, and how many they are."""
+    try:
+        digest = hashlib.md5(b"".join(map(bytes.fromhex, etags)), usedforsecurity=False).hexdigest()
+    except ValueError:  # encrypted parts have etags that are no MD5
+        return ""
+    return f"{digest}-{len(etags)}"
 
 
 def _conditions(if_match: str | None, if_absent: bool) -> list[tuple[str, str]]:

@@ -27,6 +27,7 @@ from .s3_xml import Listing, error_of, listing_of
 
 __all__ = [
     "Call",
+    "CompleteCall",
     "DeleteCall",
     "ListCall",
     "PlainCall",
@@ -170,6 +171,40 @@ class PlainCall(Call):
         if code:  # S3 says 200 first and finds out later: an error in a good answer
             raise Failure(Verdict.RETRY, f"200 with the error {code} inside")
         return response
+
+
+class CompleteCall(PlainCall):
+    """Publish an upload. `etag` is what the object of these parts has on S3: it tells a lost answer from a lost upload."""
+
+    __slots__ = ("_etag", "_num_sent")
+
+    def __init__(self, site: Site, key: str, *, etag: str, query: Headers, headers: Headers, body: bytes) -> None:
+        digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        headers = [*headers, ("content-length", str(len(body))), ("content-md5", digest)]
+        super().__init__(site, "POST", key, action="complete", query=query, headers=headers, body=[memoryview(body)])
+        self._etag = etag
+        self._num_sent = 0
+
+    def request(self) -> Request:
+        self._num_sent += 1
+        return super().request()
+
+    def answer(self, response: Response) -> Response:
+        code, _ = error_of(bytes(response.body))
+        if self._num_sent > 1 and (code == "NoSuchUpload" or response.head.status == 412) and self._is_published():
+            return response
+        response = super().answer(response)
+        if b"CompleteMultipartUploadResult" not in bytes(response.body):
+            raise Failure(Verdict.RETRY, f"{response.head.status} without a result")
+        return response
+
+    def _is_published(self) -> bool:
+        """Did an attempt whose answer was lost publish the object already?"""
+        assert self.key is not None
+        try:
+            return self.site.stat(self.key).etag == self._etag
+        except NotFoundError:
+            return False
 
 
 class DeleteCall(PlainCall):

@@ -21,6 +21,7 @@ from socket import socket
 from typing import Protocol, TypeVar
 
 from ... import config
+from ...errors import S3dlioError
 from ...runtime import after_fork
 from .connection import READ, Connection, Mode, Server, Wait, connect, tls_context
 from .http import ClosedError, IncompleteBodyError, ProtocolError, Request, Response
@@ -61,6 +62,7 @@ class Wire:
 
     is_blocking = True
     paused = 0.0
+    num_running = 0
 
     def __init__(self, server: Server, options: config.TransportOptions) -> None:
         self.server = server
@@ -113,6 +115,7 @@ class Wire:
         while True:
             while not self.pace.enter():
                 yield BUSY_PAUSE
+            mode.num_running += 1
             paused = mode.paused
             try:
                 result = yield from self._attempt(call, mode)
@@ -126,6 +129,7 @@ class Wire:
                 pause = attempts.pause_after(failure, mode.now())
             finally:
                 self.pace.leave()
+                mode.num_running -= 1
             if pause:
                 yield pause
 
@@ -142,6 +146,10 @@ class Wire:
         except IncompleteBodyError as exc:
             call.interrupted(exc.num_received)
             raise Failure(Verdict.RETRY, str(exc)) from exc
+        except S3dlioError as exc:  # some are OSErrors too, and none is a matter of the connection
+            if call.uri in str(exc):
+                raise
+            raise Failure(Verdict.FINAL, str(exc), kind=type(exc)) from exc
         except (OSError, ClosedError, ProtocolError) as exc:
             is_stale = connection.num_served > 0 and isinstance(exc, (ClosedError, ConnectionError))
             raise Failure(Verdict.CORRECTED if is_stale else Verdict.RETRY, f"{type(exc).__name__}: {exc}") from exc
