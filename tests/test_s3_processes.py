@@ -185,3 +185,20 @@ def test_descriptors_stay_level(either_place: S3Place) -> None:
         use()
     gc.collect()
     assert len(os.listdir("/dev/fd")) <= before + 5
+
+
+def test_connections_that_nobody_needs_are_closed_without_a_warning(either_place: S3Place, run_python: Run) -> None:
+    """As when a process goes through many settings; under `-W error` an unclosed socket would be reported."""
+    code = """
+import gc, os, sys, s3dlio
+from s3dlio import storage
+from s3dlio.storage.cloud import wire
+s3dlio.put_many((f"{sys.argv[1]}{number}", b"x") for number in range(8))
+before = len(os.listdir("/dev/fd"))
+storage._open.cache_clear()
+wire.wire_to.cache_clear()
+gc.collect()
+assert len(os.listdir("/dev/fd")) < before
+"""
+    done = run_python(code, either_place.root)
+    assert (done.returncode, done.stderr) == (0, "")
