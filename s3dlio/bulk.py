@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar, overload
 
 from . import config, objects, runtime
+from .storage.base import ObjectInfo, Store
 from .transfer import read, write
 from .view import BytesView, as_buffer
 
@@ -31,7 +32,7 @@ def get_many(
     """
     window = _window("workers", workers) if max_in_flight is None else _window("max_in_flight", max_in_flight)
     names = _names(uris)
-    views = read.fetch_many([objects.resolve(uri) for uri in names], window=window, options=config.snapshot())
+    views = read.fetch_many(objects.resolve_many(names), window=window, options=config.snapshot())
     return views if max_in_flight is None else list(zip(names, views, strict=True))
 
 
@@ -42,19 +43,25 @@ def put_many(items: Iterable[tuple[str, object]], max_in_flight: int = DEFAULT_W
     begun after it; what was written before stays.
     """
     window = _window("max_in_flight", max_in_flight)
-    places = {uri: (*objects.resolve(uri), as_buffer(data)) for uri, data in map(_pair, items)}
-    for _, result in runtime.each(lambda place: write.put(*place), places.values(), window=window):
+    contents = {uri: as_buffer(data) for uri, data in map(_pair, items)}
+    jobs = zip(objects.resolve_many(contents), contents.values(), strict=True)
+    for _, result in runtime.each(lambda job: write.put(*job[0], job[1]), jobs, window=window):
         _require(result)
 
 
 def stat_many(uris: Iterable[str], max_in_flight: int = DEFAULT_WORKERS) -> list[dict[str, Any]]:
     """The facts about many objects, as `stat` gives them, in the order of `uris`; the first failure raises."""
     window = _window("max_in_flight", max_in_flight)
-    names = _names(uris)
-    facts: list[dict[str, Any]] = [{}] * len(names)
-    for (index, _), result in runtime.each(lambda item: objects.stat(item[1]), enumerate(names), window=window):
-        facts[index] = _require(result)
+    places = objects.resolve_many(_names(uris))
+    facts: list[dict[str, Any]] = [{}] * len(places)
+    for (index, _), result in runtime.each(_stat, enumerate(places), window=window):
+        facts[index] = objects.describe(_require(result))
     return facts
+
+
+def _stat(numbered: tuple[int, tuple[Store, str]]) -> ObjectInfo:
+    store, key = numbered[1]
+    return store.stat(key)
 
 
 def _names(uris: Iterable[str]) -> list[str]:

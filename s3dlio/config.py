@@ -18,8 +18,11 @@ The transport to object stores:
 | `S3DLIO_CONNECT_TIMEOUT_SECS` | `connect_timeout` | 10 s until an unreachable server is given up |
 | `S3DLIO_READ_TIMEOUT_SECS` | `stall_timeout` | 20 s without a byte end an attempt |
 | `S3DLIO_OPERATION_TIMEOUT_SECS` | `operation_timeout` | 60 s: no retry begins later |
-| `S3DLIO_MAX_CONNECTIONS` | `max_connections` | 256 connections to one server |
+| `S3DLIO_MAX_CONNECTIONS` | `max_connections` | 0: 256 connections of each process to one server |
 | `S3DLIO_MAX_MB_PER_SECOND` | `max_bytes_per_second` | 0: no limit |
+
+The last two are limits of the host: the ranks that a launcher started on it (LOCAL_WORLD_SIZE) and the DataLoader workers
+of each (`share_limits`) get equal parts.
 
 S3 (`s3_options`): `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, `AWS_REGION` or `AWS_DEFAULT_REGION`, `AWS_CA_BUNDLE`,
 `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_PROFILE`, `AWS_SKIP_SIGNATURE` (anonymous),
@@ -36,7 +39,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -51,6 +54,7 @@ __all__ = [
     "proxy_of",
     "s3_options",
     "set_s3_environment",
+    "share_limits",
     "snapshot",
 ]
 
@@ -72,13 +76,13 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class TransportOptions:
-    """How requests to a server are made. Times in seconds; `max_bytes_per_second` 0 means no limit."""
+    """How requests to a server are made. Times in seconds; 0 in the last two means that the user sets no limit."""
 
     max_attempts: int = 6
     connect_timeout: float = 10.0
     stall_timeout: float = 20.0
     operation_timeout: float = 60.0
-    max_connections: int = 256
+    max_connections: int = 0
     max_bytes_per_second: int = 0
 
 
@@ -167,7 +171,7 @@ _TRANSPORT_VARIABLES: _Variables = {
     "S3DLIO_CONNECT_TIMEOUT_SECS": ("connect_timeout", _seconds),
     "S3DLIO_READ_TIMEOUT_SECS": ("stall_timeout", _seconds),
     "S3DLIO_OPERATION_TIMEOUT_SECS": ("operation_timeout", _seconds),
-    "S3DLIO_MAX_CONNECTIONS": ("max_connections", _whole_number(1, 1)),
+    "S3DLIO_MAX_CONNECTIONS": ("max_connections", _whole_number(0, 1)),
     "S3DLIO_MAX_MB_PER_SECOND": ("max_bytes_per_second", _whole_number(0, MIB)),
 }
 _CHECKSUM_MODES = _choice("when_supported", "when_required")
@@ -203,7 +207,7 @@ def snapshot() -> Options:
 
 def s3_options() -> S3Options:
     """The options of `s3://` as the environment has them now."""
-    return _s3_options(tuple(map(os.environ.get, _S3_VARIABLES)))
+    return _s3_options(tuple(map(os.environ.get, _S3_VARIABLES)), _num_workers * _local_ranks())
 
 
 @lru_cache(maxsize=64)
@@ -212,8 +216,27 @@ def _options(values: tuple[str | None, ...]) -> Options:
 
 
 @lru_cache(maxsize=64)
-def _s3_options(values: tuple[str | None, ...]) -> S3Options:
-    return S3Options(**_fields(_S3_VARIABLES, values))
+def _s3_options(values: tuple[str | None, ...], num_sharing: int) -> S3Options:
+    options = S3Options(**_fields(_S3_VARIABLES, values))
+    return replace(
+        options,
+        max_connections=options.max_connections and max(1, options.max_connections // num_sharing),
+        max_bytes_per_second=options.max_bytes_per_second and max(1, options.max_bytes_per_second // num_sharing),
+    )
+
+
+_num_workers = 1
+
+
+def share_limits(num_workers: int) -> None:
+    """This process is one of `num_workers` that share the limits of one process."""
+    global _num_workers
+    _num_workers = max(1, num_workers)
+
+
+def _local_ranks() -> int:
+    text = os.environ.get("LOCAL_WORLD_SIZE")
+    return _whole_number(1, 1)("LOCAL_WORLD_SIZE", text) if text else 1
 
 
 def _fields(variables: _Variables, values: tuple[str | None, ...]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def _compiled(pattern: str, text: str, test: Callable[[re.Pattern[str], str], bo
     return lambda key: test(expression, key)
 
 
-_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\]|.", re.DOTALL)
+_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[!?+(?:\][^\]]*|[^\]]+)\]|.", re.DOTALL)
 _WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 

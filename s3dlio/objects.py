@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import logging
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,6 +34,7 @@ __all__ = [
     "open_writer",
     "put_bytes",
     "resolve",
+    "resolve_many",
     "stat",
     "stat_object",
 ]
@@ -63,11 +65,24 @@ def resolve(uri: str) -> tuple[Store, str]:
     return open_store(location), location.key
 
 
-def get(uri: str) -> BytesView:
+def resolve_many(names: Iterable[str]) -> builtins.list[tuple[Store, str]]:
+    """`resolve` for many URIs, with one look at the environment for all objects of a container."""
+    stores: dict[str, Store] = {}
+    places = []
+    for name in names:
+        location = uris.parse(name)
+        if location.root not in stores or not location.key:
+            stores[location.root], _ = resolve(name)
+        places.append((stores[location.root], location.key))
+    return places
+
+
+def get(uri: str, *, version_id: str | None = None) -> BytesView:
     """Read a whole object.
 
     Returns a writable, 64-byte aligned view that owns its memory (no copy was made, and none is needed for numpy or
-    torch). A large object comes in parallel ranges of one version. Raises NotFoundError when there is no such object,
+    torch). A large object comes in parallel ranges of one version; `version_id` names an older one, where the store keeps
+    them. Raises NotFoundError when there is no such object,
     ChangedError when it was replaced again and again meanwhile, AccessDeniedError when the store refuses.
 
     >>> bytes(s3dlio.get("s3://bucket/key"))
@@ -75,10 +90,10 @@ def get(uri: str) -> BytesView:
     """
     store, key = resolve(uri)
     log.debug("get %s", uri)
-    return read.fetch(store, key, config.snapshot())
+    return read.fetch(store, key, config.snapshot(), version_id)
 
 
-def get_range(uri: str, offset: int, length: int | None = None) -> BytesView:
+def get_range(uri: str, offset: int, length: int | None = None, *, version_id: str | None = None) -> BytesView:
     """Read the bytes [offset, offset + length) of an object, or from `offset` to its end.
 
     Only these bytes are transferred. A range over the object's end gives what is there, one past it an empty view.
@@ -88,7 +103,7 @@ def get_range(uri: str, offset: int, length: int | None = None) -> BytesView:
     start = _count("offset", offset)
     count = None if length is None else _count("length", length)
     log.debug("get_range %s offset=%s length=%s", uri, offset, length)
-    return read.fetch_range(store, key, start, count, config.snapshot())
+    return read.fetch_range(store, key, start, count, config.snapshot(), version_id)
 
 
 def _count(name: str, value: int) -> int:
@@ -101,21 +116,23 @@ def _count(name: str, value: int) -> int:
     return number
 
 
-def get_object(uri: str) -> BytesView:
+def get_object(uri: str, *, version_id: str | None = None) -> BytesView:
     """The same as `get`."""
-    return get(uri)
+    return get(uri, version_id=version_id)
 
 
-def put_bytes(uri: str, data: object) -> None:
+def put_bytes(uri: str, data: object, *, if_absent: bool = False, if_match: str | None = None) -> None:
     """Write `data`, any buffer, as a whole object, replacing what stood under the name.
 
     The object appears complete or not at all. On `file://` parents are made, and it survives a crash of the process but
-    is not synced to disk (writers do that). Raises TypeError when `data` is no buffer, and errors of the store.
+    is not synced to disk (writers do that). `if_absent` writes only when there is no such object yet, `if_match` only over
+    the version with this etag: else PreconditionFailedError. Raises TypeError when `data` is no buffer, and errors of the
+    store.
     """
     store, key = resolve(uri)
     source = as_buffer(data)
     log.debug("put_bytes %s %d bytes", uri, source.nbytes)
-    write.put(store, key, source)
+    write.put(store, key, source, if_absent=if_absent, if_match=if_match)
 
 
 def list(uri: str, recursive: bool = False, pattern: str | None = None) -> builtins.list[str]:
@@ -144,7 +161,7 @@ def list_keys(uri: str, recursive: bool = False, pattern: str | None = None) -> 
     return [entry[len(base) :] if entry.startswith(base) else itself for entry in entries if entry != base]
 
 
-def stat(uri: str) -> dict[str, Any]:
+def stat(uri: str, *, version_id: str | None = None) -> dict[str, Any]:
     """The facts about an object, without reading it.
 
     A dict of `size` (bytes), `last_modified` (RFC 3339, UTC), `etag` (no quotes), `content_type`, `metadata` and eleven
@@ -152,7 +169,7 @@ def stat(uri: str) -> dict[str, Any]:
     """
     store, key = resolve(uri)
     log.debug("stat %s", uri)
-    return describe(store.stat(key))
+    return describe(store.stat(key, version_id))
 
 
 def describe(info: ObjectInfo) -> dict[str, Any]:
@@ -171,9 +188,9 @@ def _rfc3339(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def stat_object(uri: str) -> dict[str, Any]:
+def stat_object(uri: str, *, version_id: str | None = None) -> dict[str, Any]:
     """The same as `stat`."""
-    return stat(uri)
+    return stat(uri, version_id=version_id)
 
 
 def exists(uri: str) -> bool:
@@ -212,13 +229,15 @@ def mkdir(uri: str) -> None:
         store.put(key if key.endswith("/") else key + "/", memoryview(b""))
 
 
-def open_writer(uri: str) -> ObjectWriter:
+def open_writer(uri: str, *, if_absent: bool = False, if_match: str | None = None) -> ObjectWriter:
     """A binary file object that becomes the object when it is closed; use it in a `with` block.
+
+    The conditions are those of `put_bytes`, and are checked when it is closed.
 
     >>> with s3dlio.open_writer("s3://bucket/model.pt") as file:
     ...     torch.save(model.state_dict(), file)
     """
-    return ObjectWriter(*resolve(uri))
+    return ObjectWriter(*resolve(uri), if_absent=if_absent, if_match=if_match)
 
 
 def open_reader(uri: str) -> ObjectReader:

@@ -11,13 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
+import hypothesis
 import pytest
 
 from s3dlio.storage import memory
+from s3dlio.storage.cloud import retry, wire
 
+from .faults import FaultServer
 from .servers import ACCESS_KEY, SECRET_KEY, SeaweedFS, shared_seaweedfs
 
 pytest.register_assert_rewrite("tests.contract")
+# A shared machine stalls now and then, which says nothing about the code.
+hypothesis.settings.register_profile("no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("no clock")
 
 EXACT_SCHEMES = ("file", "direct", "memory")  # where a key is what it is: SeaweedFS tidies up `//` and `..`
 SCHEMES = (*EXACT_SCHEMES, "s3")
@@ -245,3 +251,35 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@pytest.fixture
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of this machine's settings: no keys, no endpoint, no proxy, no options."""
+    for name in list(os.environ):
+        if name.upper().startswith(("AWS_", "S3DLIO_")) or name.upper().endswith("_PROXY"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def faults(bare_environment: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
+    """A server that misbehaves on demand, where `s3://` is; its bucket is `bkt`."""
+    with FaultServer() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+    wire.close_idle()
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries follow at once, more or less: what the pauses are is a matter of test_retry.py."""
+    monkeypatch.setattr(retry.Attempts, "_jittered", lambda self, num_failed: 0.005 * num_failed)
+
+
+@pytest.fixture
+def impatient(short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails for ever is given up soon."""
+    monkeypatch.setenv("S3DLIO_OPERATION_TIMEOUT_SECS", "0.4")
+    monkeypatch.setenv("S3DLIO_READ_TIMEOUT_SECS", "0.3")
+    monkeypatch.setenv("S3DLIO_CONNECT_TIMEOUT_SECS", "0.4")

@@ -6,6 +6,7 @@ Each rule is a function from a module's source to the sentences that break it; `
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -297,3 +298,14 @@ def test_a_source_that_keeps_the_rule_is_left_alone(rule: Rule, module: Module) 
 
 def test_every_rule_is_shown_to_be_able_to_fail() -> None:
     assert {rule for rule, _ in BAD} == set(RULES)
+
+
+def test_every_file_of_the_package_is_in_the_picture_and_is_not_called_planned() -> None:
+    picture = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (rooms,) = re.findall(r"^```\ns3dlio/\n(.*?)^```$", picture, re.MULTILINE | re.DOTALL)
+    planned = {name for line in rooms.splitlines() if " planned" in line for name in re.findall(r"(\w+)(?:\.py|/)", line)}
+    drawn = set(re.findall(r"^ +(\w+)(?:\.py|/)", rooms, re.MULTILINE))
+    there = {path.stem for path in PACKAGE.rglob("*.py")} - {"__init__"}
+    there |= {path.parent.name for path in PACKAGE.rglob("__init__.py")} - {"s3dlio"}
+    assert there <= drawn
+    assert not there & planned

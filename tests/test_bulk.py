@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
@@ -20,6 +21,14 @@ def uris(place: Place) -> list[str]:
     for number in range(30):
         place.put(f"k{number:02d}", b"%d" % number)
     return [f"{place.root}k{number:02d}" for number in range(30)]
+
+
+@pytest.fixture
+def exact_uris(exact_place: Place) -> list[str]:
+    """The same on the stores whose `read_many` is made of `read`."""
+    for number in range(30):
+        exact_place.put(f"k{number:02d}", b"%d" % number)
+    return [f"{exact_place.root}k{number:02d}" for number in range(30)]
 
 
 class TestGetMany:
@@ -72,6 +81,24 @@ class TestGetMany:
         s3dlio.get_many(uris * 5, workers=3)
         assert len(windows) == 5 * len(uris)
         assert 1 <= max(windows) <= 3
+
+    def test_no_more_reads_run_at_once_than_told(self, exact_uris: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        store = type(open_store(parse(exact_uris[0])))
+        read, lock, running, most = store.read, threading.Lock(), 0, 0
+
+        def counting(*args: object) -> object:
+            nonlocal running, most
+            with lock:
+                running += 1
+                most = max(most, running)
+            result = read(*args)  # type: ignore[arg-type]
+            with lock:
+                running -= 1
+            return result
+
+        monkeypatch.setattr(store, "read", counting)
+        s3dlio.get_many(exact_uris * 5, workers=3)
+        assert 1 <= most <= 3
 
     def test_more_than_the_pool_of_threads_is_fine(self, uris: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("S3DLIO_WORKER_THREADS", "1")

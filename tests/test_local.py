@@ -409,6 +409,13 @@ class TestElsewhere:
             assert s3dlio.get(f"file://{folder}/d/f") == b"x"
 
 
+ENDS_OF_A_CHILD = ("w.abort()", "del w; gc.collect()", "sys.exit(0)", "os._exit(0)")
+REFUSED_TO_A_CHILD = tuple(
+    f"try:\n        {call}\n    except s3dlio.S3dlioError:\n        os._exit(0)\n    os._exit(1)"
+    for call in ("w.write(b'x')", "w.close()")
+)
+
+
 class TestCrash:
     """Whatever ends a writer, the old object stays, and nothing half written is ever listed."""
 
@@ -483,7 +490,7 @@ class TestCrash:
         gc.collect()
         assert everything_in(local_place.folder) == []
 
-    @pytest.mark.parametrize("end", ["w.abort()", "del w; gc.collect()", "sys.exit(0)", "os._exit(0)", "w.write(b'x')"])
+    @pytest.mark.parametrize("end", [*ENDS_OF_A_CHILD, *REFUSED_TO_A_CHILD])
     def test_a_forked_child_leaves_the_parents_writer_alone(
         self, local_place: LocalPlace, run_python: Run, end: str
     ) -> None:

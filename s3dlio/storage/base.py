@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from .. import runtime
+from ..errors import ConfigError
 
 __all__ = [
     "Destination",
@@ -26,6 +27,7 @@ __all__ = [
     "Upload",
     "clamp",
     "read_each",
+    "refuse_version",
 ]
 
 
@@ -54,7 +56,7 @@ Destination: TypeAlias = Callable[[ObjectInfo, int], memoryview]
 class Read(NamedTuple):
     """One request: `length` bytes from `start` (None: to the end), of the version `match` (an etag) if told.
 
-    `tag` is the caller's own number for it, since reads end in any order.
+    `version` is the store's own id of an older version. `tag` is the caller's number for it, since reads end in any order.
     """
 
     key: str
@@ -63,6 +65,7 @@ class Read(NamedTuple):
     into: Destination
     match: str | None = None
     tag: int = 0
+    version: str | None = None
 
 
 class ReadResult(NamedTuple):
@@ -106,8 +109,8 @@ class Store(Protocol):
     root: str
     limits: Limits
 
-    def stat(self, key: str) -> ObjectInfo:
-        """Raises NotFoundError when there is no such object."""
+    def stat(self, key: str, version: str | None = None) -> ObjectInfo:
+        """Raises NotFoundError when there is no such object, ConfigError where `version` is told and none are kept."""
 
     def read(self, read: Read) -> ReadResult:
         """ONE request, straight into the destination. Past the object's end the data is empty."""
@@ -155,6 +158,12 @@ class HasDirectories(Protocol):
 def read_each(store: Store, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
     """`read_many` for a store whose `read` blocks: in the I/O threads."""
     return runtime.each(store.read, reads, window=window)
+
+
+def refuse_version(root: str, version: str | None) -> None:
+    """For stores that keep one version of each object."""
+    if version is not None:
+        raise ConfigError(f"{root} keeps no versions: leave version_id={version!r} out")
 
 
 def clamp(start: int, length: int | None, size: int) -> int:

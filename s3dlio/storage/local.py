@@ -27,7 +27,7 @@ from ..errors import (
     from_os_error,
 )
 from ..uri import sort_key
-from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each
+from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each, refuse_version
 from .fileio import BUFFERED, DIRECT, FileIO
 
 __all__ = ["LocalStore", "LocalUpload", "open_container", "options"]
@@ -66,7 +66,8 @@ class LocalStore:
                 raise
             raise from_os_error(exc, action=action, uri=self.root + key) from exc
 
-    def stat(self, key: str) -> ObjectInfo:
+    def stat(self, key: str, version: str | None = None) -> ObjectInfo:
+        refuse_version(self.root, version)
         return self._try("stat", key, lambda: self._info(key, os.stat(key)))
 
     def _info(self, key: str, status: os.stat_result) -> ObjectInfo:
@@ -76,6 +77,7 @@ class LocalStore:
         raise NotFoundError(f"{self.root}{key} is {kind}, not an object: name a regular file, or list it")
 
     def read(self, read: Read) -> ReadResult:
+        refuse_version(self.root, read.version)
         return self._try("read", read.key, lambda: self._read(read))
 
     def _read(self, read: Read) -> ReadResult:
@@ -84,6 +86,8 @@ class LocalStore:
             info = self._info(read.key, os.fstat(fd))
             if read.match is not None and read.match != info.etag:
                 raise ChangedError(f"{self.root}{read.key} was replaced while it was read: read it again")
+            if info.size == 0 and os.pread(fd, 1, 0):  # as in /proc: the size is not told, or it has just grown
+                raise ChangedError(f"{self.root}{read.key} says that it is empty, and is not: read it again")
             into = read.into(info, clamp(read.start, read.length, info.size))
             count = self._io.read(fd, into, read.start)
             self._check(info, os.fstat(fd), into.nbytes, count)

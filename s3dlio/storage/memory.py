@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..errors import ChangedError, NotFoundError, PreconditionFailedError, S3dlioError
 from ..runtime import after_fork
 from ..uri import sort_key
-from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each
+from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each, refuse_version
 
 __all__ = ["MemoryStore", "MemoryUpload", "open_container", "options"]
 
@@ -56,10 +56,12 @@ class MemoryStore:
         except KeyError:
             raise NotFoundError(f"no object {self.root}{key}: check the name, or list its parent") from None
 
-    def stat(self, key: str) -> ObjectInfo:
+    def stat(self, key: str, version: str | None = None) -> ObjectInfo:
+        refuse_version(self.root, version)
         return self._get(key).info
 
     def read(self, read: Read) -> ReadResult:
+        refuse_version(self.root, read.version)
         found = self._get(read.key)
         if read.match is not None and read.match != found.info.etag:
             raise ChangedError(f"{self.root}{read.key} was replaced while it was read: read it again")

@@ -17,8 +17,8 @@ class Cursor:
     """Three numbers in shared memory, so that workers that outlive an epoch learn of the next one.
 
     Written by the main process between epochs. `take` gives the numbers to the iterator of an epoch; a start position
-    that was restored counts for one epoch only, and who iterates again without naming the next epoch gets an error
-    instead of a shortened epoch.
+    that was restored counts for one epoch only, and `take` says so when workers would begin there again, because the
+    next epoch was not named.
     """
 
     def __init__(self, epoch: int = 0, start: int = 0) -> None:
@@ -42,20 +42,17 @@ class Cursor:
         self._cells[_START] = start
         self._cells[_USED] = 0
 
-    def take(self) -> tuple[int, int]:
-        """(epoch, start) for an iterator that begins now, in the main process or in a worker."""
+    def take(self) -> tuple[int, int, bool]:
+        """(epoch, start, was this start taken before?) for an iterator that begins now, here or in a worker."""
         epoch, start = self.epoch, self.start
         worker = current_worker()
         if worker is None:
             self._cells[_START] = 0
         elif start and worker[0] == 0:
-            if self._cells[_USED]:
-                raise RuntimeError(
-                    f"this dataset was restored at position {start} of epoch {epoch} and was iterated since: call "
-                    "set_epoch() before each epoch, or use s3dlio.torch.loader(), which does"
-                )
+            was_taken = bool(self._cells[_USED])
             self._cells[_USED] = 1
-        return epoch, start
+            return epoch, start, was_taken
+        return epoch, start, False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -71,9 +71,11 @@ class ObjectStoreMapDataset(Dataset[Any]):
         return len(self.uris)
 
     def __getitem__(self, index: int) -> Any:
+        current_worker()
         return _transformed(objects.get(self.uris[index]), self._transform)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        current_worker()
         views = bulk.get_many([self.uris[index] for index in indices], self._max_in_flight)
         return [_transformed(view, self._transform) for view in views]
 
@@ -191,10 +193,11 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         worker, num_workers = current_worker() or (0, 1)
-        epoch, start = self._cursor.take()
+        epoch, start, was_taken = self._cursor.take()
         deal = self.deal(start).for_worker(worker, num_workers)
         self._running = progress = _Progress(epoch, deal)
-        return self._samples(Order(len(self.uris), self._shuffle, self.seed, epoch), progress)
+        order = Order(len(self.uris), self._shuffle, self.seed, epoch)
+        return _refusal(epoch, start) if was_taken else self._samples(order, progress)
 
     def _samples(self, order: Order, progress: _Progress) -> Iterator[Any]:
         for block in progress.deal.blocks():
@@ -222,12 +225,21 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Let the next iteration go on where `state` was taken. Raises ValueError when it belongs to other data."""
-        self.seed = state["seed"]
         self.start_at(*checked_state(state, len(self.uris)))
+        self.seed = state["seed"]
 
     def __getstate__(self) -> dict[str, Any]:
         """A spawned worker has no process group: it is told the rank that this process has now."""
         return {**self.__dict__, "_told_ranks": current_ranks(*self._told_ranks), "_running": None}
+
+
+def _refusal(epoch: int, start: int) -> Iterator[Any]:
+    """Fails at its first item: an error of `__iter__` itself would end a worker that outlives an epoch without a word."""
+    raise RuntimeError(
+        f"this dataset was restored at position {start} of epoch {epoch} and was iterated since: call set_epoch() before "
+        "each epoch, or use s3dlio.torch.loader(), which does"
+    )
+    yield
 
 
 class _Progress:

@@ -111,5 +111,6 @@ class Loader:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Let the next iteration go on where `state` was taken. Raises ValueError when it belongs to other data."""
         epoch, position = checked_state(state, self._source.deal().num_samples)
+        self._source.deal(position)  # a position beyond the end is an error here
         self._source.seed = state["seed"]
         self._epoch, self._start, self._position = epoch, position, position

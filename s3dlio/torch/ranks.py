@@ -24,6 +24,12 @@ def current_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def current_worker() -> tuple[int, int] | None:
-    """(worker, number of workers) in a DataLoader worker, None elsewhere."""
+    """(worker, number of workers) in a DataLoader worker, None elsewhere.
+
+    A worker also learns here that it shares the limits of its rank with the others.
+    """
     info = get_worker_info()
-    return None if info is None else (info.id, info.num_workers)
+    if info is None:
+        return None
+    config.share_limits(info.num_workers)
+    return info.id, info.num_workers

@@ -82,5 +82,5 @@ class ResumableSampler(Sampler[int]):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Restore `state`. Raises ValueError when it belongs to other data."""
-        self.seed = state["seed"]
         self.start_at(*checked_state(state, self.num_samples))
+        self.seed = state["seed"]

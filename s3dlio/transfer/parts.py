@@ -39,10 +39,10 @@ class Parts:
         while self._running:
             self._running.popleft().result()
 
-    def complete(self) -> ObjectInfo:
+    def complete(self, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
         """Publish the object when all parts are stored."""
         self.wait()
-        info = self._upload.complete()
+        info = self._upload.complete(if_absent=if_absent, if_match=if_match)
         self._is_over = True
         return info
 

@@ -18,8 +18,8 @@ def split(start: int, end: int, chunk: int) -> Iterator[tuple[int, int]]:
 def part_size(number: int, *, smallest: int, max_parts: int, max_part: int) -> int:
     """The size of part `number` (from 1) of an upload whose length is not known.
 
-    It doubles after each eighth of the permitted parts, so that 10,000 parts that begin with 8 MiB hold 2.4 TiB and
-    those that begin with 16 MiB fill the largest object that S3 takes, while a small upload needs little memory.
+    It doubles after each tenth of the permitted parts, so that 10,000 parts that begin with 8 MiB hold 7.8 TiB, more than
+    the 5 TiB of the largest object that S3 takes, while a small upload needs little memory.
     """
-    doublings = (number - 1) * 8 // max_parts
+    doublings = (number - 1) * 10 // max_parts
     return min(max_part, smallest << doublings)

@@ -42,13 +42,13 @@ class _Landing:
         return self.view
 
 
-def fetch(store: Store, key: str, options: Options) -> BytesView:
+def fetch(store: Store, key: str, options: Options, version: str | None = None) -> BytesView:
     """The whole object."""
-    return _steady(lambda: _fetch(store, key, options))
+    return _steady(lambda: _fetch(store, key, options, version))
 
 
-def _fetch(store: Store, key: str, options: Options) -> BytesView:
-    first = _first_read(store, key, options, 0)
+def _fetch(store: Store, key: str, options: Options, version: str | None) -> BytesView:
+    first = _first_read(store, key, options, version=version)
     result = store.read(first)
     return _completed(store, first, result, options)
 
@@ -63,10 +63,10 @@ def _steady(read: Callable[[], T]) -> T:
     return read()
 
 
-def _first_read(store: Store, key: str, options: Options, tag: int) -> Read:
+def _first_read(store: Store, key: str, options: Options, *, tag: int = 0, version: str | None = None) -> Read:
     length = options.range_threshold_bytes if _in_ranges(store, options) else None
-    version = None if options.skip_head else store.stat(key).etag
-    return Read(key, 0, length, _Landing(store.root + key, whole=True), version, tag)
+    etag = None if options.skip_head else store.stat(key, version).etag
+    return Read(key, 0, length, _Landing(store.root + key, whole=True), etag, tag, version)
 
 
 def _in_ranges(store: Store, options: Options) -> bool:
@@ -78,16 +78,16 @@ def _completed(store: Store, first: Read, result: ReadResult, options: Options) 
     view = first.into.landed()
     if result.data.nbytes < view.nbytes:
         done = result.data.nbytes
-        fill(store, result.info, memoryview(view)[done:], done, options)
+        fill(store, result.info, memoryview(view)[done:], done, options, first.version)
     return view
 
 
-def fill(store: Store, info: ObjectInfo, into: memoryview, start: int, options: Options) -> None:
+def fill(store: Store, info: ObjectInfo, into: memoryview, start: int, options: Options, version: str | None = None) -> None:
     """Fill `into` from the object's byte `start` on, in parallel ranges of the version that `info` tells."""
     chunk = options.chunk_bytes if _in_ranges(store, options) else start + into.nbytes
     pieces = plan.split(start, start + into.nbytes, chunk)
     reads = (
-        Read(info.key, offset, length, _slice(into, offset - start, length), info.etag, tag=offset)
+        Read(info.key, offset, length, _slice(into, offset - start, length), info.etag, offset, version)
         for offset, length in pieces
     )
     for read, result in store.read_many(reads, window=options.range_concurrency):
@@ -110,21 +110,23 @@ def _check_part(root: str, read: Read, info: ObjectInfo, result: ReadResult | Ba
         )
 
 
-def fetch_range(store: Store, key: str, start: int, length: int | None, options: Options) -> BytesView:
+def fetch_range(
+    store: Store, key: str, start: int, length: int | None, options: Options, version: str | None = None
+) -> BytesView:
     """Bytes [start, start + length), as far as the object goes; a long range comes in parallel."""
-    return _steady(lambda: _fetch_range(store, key, start, length, options))
+    return _steady(lambda: _fetch_range(store, key, start, length, options, version))
 
 
-def _fetch_range(store: Store, key: str, start: int, length: int | None, options: Options) -> BytesView:
+def _fetch_range(store: Store, key: str, start: int, length: int | None, options: Options, version: str | None) -> BytesView:
     landing = _RangeLanding(store.root + key, start, length)
     first = options.range_threshold_bytes if _in_ranges(store, options) else length
     if first is not None and length is not None:
         first = min(first, length)
-    result = store.read(Read(key, start, first, landing))
+    result = store.read(Read(key, start, first, landing, version=version))
     view = landing.landed()
     if result.data.nbytes < view.nbytes:
         done = result.data.nbytes
-        fill(store, result.info, memoryview(view)[done:], start + done, options)
+        fill(store, result.info, memoryview(view)[done:], start + done, options, version)
     return view
 
 
@@ -162,7 +164,7 @@ def _first_results(
     for tag, (store, _) in enumerate(places):
         by_store.setdefault(id(store), (store, []))[1].append(tag)
     for store, tags in by_store.values():
-        reads = (_first_read(store, places[tag][1], options, tag) for tag in tags)
+        reads = (_first_read(store, places[tag][1], options, tag=tag) for tag in tags)
         outcomes: Iterator[Outcome] = store.read_many(reads, window=window)
         for read, result in outcomes:
             yield read, store, result

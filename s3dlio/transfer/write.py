@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,22 +17,21 @@ from .parts import Parts
 __all__ = ["ObjectWriter", "put"]
 
 if TYPE_CHECKING:
-    import io
     from typing import BinaryIO
 
-    class _File(io.RawIOBase, BinaryIO):  # torch.save and its like ask for an IO[bytes], which is known by its name
+    class _File(io.BufferedIOBase, BinaryIO):  # torch.save and its like ask for an IO[bytes], which is known by its name
         ...
 else:
-    _File = object
+    _File = io.BufferedIOBase
 
 PART_BYTES = 8 * 1024 * 1024
 
 
-def put(store: Store, key: str, data: memoryview) -> ObjectInfo:
+def put(store: Store, key: str, data: memoryview, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
     """Write a whole object: one request, or parts where it exceeds what the store takes in one."""
     if data.nbytes <= store.limits.max_put:
-        return store.put(key, data)
-    with ObjectWriter(store, key) as writer:
+        return store.put(key, data, if_absent=if_absent, if_match=if_match)
+    with ObjectWriter(store, key, if_absent=if_absent, if_match=if_match) as writer:
         writer.write(data)
     assert writer.info is not None
     return writer.info
@@ -44,7 +45,15 @@ class ObjectWriter(_File):
     garbage collection and exit drop all that was written and leave what stood under the name untouched.
     """
 
-    def __init__(self, store: Store, key: str, *, part_bytes: int = PART_BYTES) -> None:
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        *,
+        part_bytes: int = PART_BYTES,
+        if_absent: bool = False,
+        if_match: str | None = None,
+    ) -> None:
         self.uri = store.root + key
         self.info: ObjectInfo | None = None
         self._store = store
@@ -56,12 +65,16 @@ class ObjectWriter(_File):
         self._sent = 0  # bytes in parts
         self._num_parts = 0
         self._parts: Parts | None = None
+        self._if_absent, self._if_match = if_absent, if_match
+        self._owner = os.getpid()
         self._is_open = True
+        self._has_failed = False
 
     def write(self, data: object) -> int:
         """Append the bytes of any buffer; returns their number. Raises ValueError after `close`."""
         if not self._is_open:
             raise ValueError(f"write to {self.uri} after it was closed")
+        self._require_owner()
         source = as_buffer(data)
         try:
             if source.nbytes < self._size_of_next():
@@ -69,10 +82,21 @@ class ObjectWriter(_File):
             else:
                 self._send_by_reference(source)
         except BaseException:
-            self.abort()
+            self._fail()
             raise
         self._written += source.nbytes
         return source.nbytes
+
+    def _require_owner(self) -> None:
+        if os.getpid() != self._owner:
+            raise S3dlioError(f"the writer of {self.uri} belongs to the process that made it: open another one in this one")
+
+    def _fail(self) -> None:
+        self._has_failed = True
+        self.abort()
+
+    def __del__(self) -> None:
+        """A file object of the standard library would close itself here, and so publish what nobody finished."""
 
     def _copy(self, source: memoryview) -> None:
         """Collect a small buffer; a part that is full goes its way while the caller goes on."""
@@ -137,25 +161,27 @@ class ObjectWriter(_File):
         return not self._is_open
 
     def close(self) -> None:
-        """Publish the object, durably. Again is harmless; after a failed `write` it raises."""
+        """Publish the object, durably. Again, or after `abort`, is harmless; after a failed `write` it raises."""
         if not self._is_open:
-            if self.info is None:
-                raise S3dlioError(f"{self.uri} was not published: writing it was aborted; write it again")
+            if self._has_failed:
+                raise S3dlioError(f"{self.uri} was not published, because writing it failed: write it again")
             return
+        self._require_owner()
         try:
             self.info = self._publish()
         except BaseException:
-            self.abort()
+            self._fail()
             raise
         self._end()
 
     def _publish(self) -> ObjectInfo:
         rest = self._take_pending()
         if self._parts is None:
-            return self._store.put(self._key, rest[0] if rest else memoryview(b""), durable=True)
+            data = rest[0] if rest else memoryview(b"")
+            return self._store.put(self._key, data, if_absent=self._if_absent, if_match=self._if_match, durable=True)
         if rest:
             self._send(rest)
-        return self._parts.complete()
+        return self._parts.complete(if_absent=self._if_absent, if_match=self._if_match)
 
     def abort(self) -> None:
         """Drop all that was written. Harmless when called again or after `close`."""

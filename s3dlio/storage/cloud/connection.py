@@ -17,7 +17,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from ...errors import ConfigError
 from .http import ProtocolError, Request, Response, encode, receive
@@ -62,13 +62,14 @@ class Server:
     @classmethod
     def from_url(cls, url: str, ca_bundle: str | None) -> Server:
         """Raises ConfigError when `url` is no http(s) URL, or when it holds a password."""
-        parts = urlsplit(url)
+        shown = "***@" + url.rpartition("@")[2] if "@" in url else url
         try:
+            parts = urlsplit(url)
             port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.username:
-            raise ConfigError(f"the endpoint {url!r} is no URL such as 'https://host:port'")
+        except ValueError as exc:
+            raise ConfigError(f"the endpoint {shown!r} is no URL such as 'https://host:port': {exc}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+            raise ConfigError(f"the endpoint {shown!r} is no URL such as 'https://host:port'")
         return cls(parts.scheme, parts.hostname, port or {"http": 80, "https": 443}[parts.scheme], ca_bundle)
 
     @property
@@ -119,7 +120,7 @@ class Connection:
         if not is_sent and response.head.status < 300:
             raise ProtocolError(f"the server answered {response.head.status} before it had all of the request")
         self.num_served += 1
-        return Response(response.head, response.body, response.reusable and is_sent)
+        return Response(response.head, response.body, response.reusable and is_sent, request.stamp)
 
     def _send(self, request: Request, mode: Mode, stall: float) -> Generator[Wait, None, bool]:
         """Send head and body. False when the server closed its ear meanwhile; it may have said why."""
@@ -188,7 +189,7 @@ def _advanced(buffers: list[memoryview], count: int) -> list[memoryview]:
 
 def connect(server: Server, proxy: str | None, mode: Mode, timeout: float) -> Generator[Wait, None, socket.socket]:
     """A connected socket, through the proxy if there is one, with TLS where the scheme says so."""
-    target = urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
+    target = _proxy_of(proxy) if proxy else None
     host, port = (server.host, server.port) if target is None else (target.hostname or "", target.port or 80)
     sock = yield from _connect_tcp(host, port, mode, timeout)
     try:
@@ -196,6 +197,7 @@ def connect(server: Server, proxy: str | None, mode: Mode, timeout: float) -> Ge
             yield from _through_proxy(sock, server, target.username, target.password, mode, timeout)
         if server.scheme == "https":
             context = tls_context(server.ca_bundle)
+            mode.forget(sock)  # wrapping takes the descriptor away from it, even when it fails
             sock = context.wrap_socket(sock, server_hostname=server.host, do_handshake_on_connect=False)
             yield from _handshake(sock, timeout)
     except BaseException:
@@ -203,6 +205,19 @@ def connect(server: Server, proxy: str | None, mode: Mode, timeout: float) -> Ge
         sock.close()
         raise
     return sock
+
+
+def _proxy_of(url: str) -> SplitResult:
+    """The parts of a proxy's URL, which may hold a password: no error shows it."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        is_good = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good:
+        shown = url.rpartition("@")[2]
+        raise ConfigError(f"the proxy {shown!r} (HTTP_PROXY, HTTPS_PROXY) is no URL such as 'http://host:3128'")
+    return parts
 
 
 def _connect_tcp(host: str, port: int, mode: Mode, timeout: float) -> Generator[Wait, None, socket.socket]:

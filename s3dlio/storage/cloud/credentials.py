@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
 from ...config import S3Options
-from ...errors import AccessDeniedError, ConfigError, MissingPackageError
+from ...errors import AccessDeniedError, ConfigError, MissingPackageError, S3dlioError
 from ...runtime import after_fork
 from .sigv4 import Credentials
 
@@ -39,17 +41,16 @@ class Provider:
             return self._current
         return self._ask(time.monotonic())
 
-    def refresh(self) -> bool:
-        """Ask the chain again, since the server refused what it was given. Is there anything new?"""
+    def refresh(self, refused: Credentials | None) -> bool:
+        """Ask the chain again, since the server refused these. Is there anything new?"""
         if self._is_static:
             return False
-        refused = self._current
-        return self._ask(time.monotonic()) != refused
+        return self._current != refused or self._ask(time.monotonic()) != refused
 
     def region(self) -> str | None:
         """The region of the environment, else of the profile."""
         if self._region is None and not self._is_static:
-            with self._lock:
+            with self._lock, _translated():
                 self._region = self._session().get_config_variable("region")
         return self._region
 
@@ -57,17 +58,21 @@ class Provider:
         with self._lock:
             if self._checked_at >= now and self._current is not None:  # another thread has just asked
                 return self._current
-            if self._chain is None:
-                self._chain = self._session().get_credentials()
-            if self._chain is None:
-                raise AccessDeniedError(
-                    "found no credentials for s3://: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, configure a "
-                    "profile, or set AWS_SKIP_SIGNATURE=1 for public buckets"
-                )
-            frozen = self._chain.get_frozen_credentials()
-            self._current = Credentials(frozen.access_key, frozen.secret_key, frozen.token)
+            self._current = self._from_chain()
             self._checked_at = time.monotonic()
             return self._current
+
+    def _from_chain(self) -> Credentials:
+        with _translated():
+            if self._chain is None:
+                self._chain = self._session().get_credentials()
+            frozen = None if self._chain is None else self._chain.get_frozen_credentials()
+        if frozen is None:
+            raise AccessDeniedError(
+                "found no credentials for s3://: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, configure a "
+                "profile, or set AWS_SKIP_SIGNATURE=1 for public buckets"
+            )
+        return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
 
     def _session(self) -> Any:
         try:
@@ -78,6 +83,17 @@ class Provider:
                 "further: pip install 's3dlio[aws]'"
             ) from exc
         return botocore.session.Session(profile=self._profile)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """An error of botocore's becomes one of ours."""
+    try:
+        yield
+    except Exception as exc:
+        if isinstance(exc, S3dlioError):
+            raise
+        raise AccessDeniedError(f"cannot find the credentials for s3://: {exc}") from exc
 
 
 def _from_environment(options: S3Options) -> Credentials | None:

@@ -25,6 +25,7 @@ __all__ = [
 
 MAX_COLLECTED_BYTES = 64 * 1024 * 1024  # of a body that no `into` takes: errors, listings
 MAX_CHUNK_LINE_BYTES = 4096
+MAX_INTERIM_ANSWERS = 32
 
 
 class ProtocolError(Exception):
@@ -95,13 +96,17 @@ Into: TypeAlias = Callable[[Head, int], memoryview]
 
 @dataclass(slots=True)
 class Request:
-    """One request, complete. `into` gives the memory for the body of a 200 or 206, once its head is known."""
+    """One request, complete. `into` gives the memory for the body of a 200 or 206, once its head is known.
+
+    `stamp` is the signer's own note, which comes back with the answer.
+    """
 
     method: str
     target: str
     headers: Sequence[tuple[str, str]]
     body: Sequence[memoryview] = ()
     into: Into | None = None
+    stamp: int = 0
 
 
 @dataclass(slots=True)
@@ -111,6 +116,7 @@ class Response:
     head: Head
     body: memoryview
     reusable: bool  # may the connection serve another request?
+    stamp: int = 0  # that of the request
 
 
 def encode(request: Request) -> bytes:
@@ -137,10 +143,12 @@ def receive(request: Request, scratch: memoryview) -> Generator[Want, int, Respo
     if request.method in ("HEAD", "CONNECT") or head.status in (204, 304):
         return Response(head, memoryview(b""), head.keeps_alive and not surplus)
     if "chunked" in (head.get("transfer-encoding") or "").lower():
-        collected = yield from _chunked_body(scratch, surplus)
-        return Response(head, _delivered(request, head, collected), head.keeps_alive)
+        collected, surplus = yield from _chunked_body(scratch, surplus)
+        return Response(head, _delivered(request, head, collected), head.keeps_alive and not surplus)
     length = head.content_length()
     if length is None:
+        if request.into is not None and head.status in (200, 206):
+            raise ProtocolError("the answer does not tell its length, so that a broken one would look whole")
         collected = yield from _body_to_the_end(scratch, surplus)
         return Response(head, _delivered(request, head, collected), False)
     body = _destination(request, head, length)
@@ -151,11 +159,12 @@ def receive(request: Request, scratch: memoryview) -> Generator[Want, int, Respo
 def _final_head(scratch: memoryview) -> Generator[Want, int, tuple[Head, bytes]]:
     """The head of the answer proper, after interim ones such as 100 Continue, and the bytes that came with it."""
     surplus = b""
-    while True:
+    for _ in range(MAX_INTERIM_ANSWERS):
         raw, surplus = yield from _head(scratch, surplus)
         head = Head(raw)
         if head.status >= 200:
             return head, surplus
+    raise ProtocolError(f"the server sent {MAX_INTERIM_ANSWERS} interim answers and no final one")
 
 
 def _head(scratch: memoryview, begun: bytes) -> Generator[Want, int, tuple[bytes, bytes]]:
@@ -203,21 +212,25 @@ def _body_to_the_end(scratch: memoryview, surplus: bytes) -> Generator[Want, int
     return collected
 
 
-def _chunked_body(scratch: memoryview, surplus: bytes) -> Generator[Want, int, bytearray]:
+def _chunked_body(scratch: memoryview, surplus: bytes) -> Generator[Want, int, tuple[bytearray, bytes]]:
+    """The body, and what came after it."""
     collected = bytearray()
     line, rest = yield from _line(scratch, surplus)
     while size := _chunk_size(line):
         if len(collected) + size > MAX_COLLECTED_BYTES:
             raise ProtocolError(f"a chunk of {size} bytes makes the body longer than any message should be")
-        while len(rest) < size + 2:
-            rest += yield from _more(scratch)
-        if rest[size : size + 2] != b"\r\n":
-            raise ProtocolError("a chunk of the answer is longer than it says")
+        while len(rest) < size:
+            collected += rest
+            size -= len(rest)
+            rest = yield from _more(scratch)
         collected += rest[:size]
-        line, rest = yield from _line(scratch, rest[size + 2 :])
+        end, rest = yield from _line(scratch, rest[size:])
+        if end:
+            raise ProtocolError("a chunk of the answer is longer than it says")
+        line, rest = yield from _line(scratch, rest)
     while line:  # trailer fields, up to an empty line
         line, rest = yield from _line(scratch, rest)
-    return collected
+    return collected, rest
 
 
 def _line(scratch: memoryview, begun: bytes) -> Generator[Want, int, tuple[bytes, bytes]]:

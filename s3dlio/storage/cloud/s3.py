@@ -5,32 +5,37 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import logging
+import os
 import re
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from urllib.parse import quote_from_bytes
 
 from ... import runtime
 from ...config import S3Options, s3_options
-from ...errors import ChangedError, PreconditionFailedError
+from ...errors import ChangedError, NotFoundError, PreconditionFailedError, S3dlioError
 from ...uri import sort_key
 from ..base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult
 from . import poll, wire
 from .connection import Server
 from .credentials import Provider, provider_of
-from .http import Head, Request
-from .s3_calls import DeleteCall, ListCall, PlainCall, PutCall, StatCall
+from .http import Head, Request, Response
+from .s3_calls import DeleteCall, ListCall, PlainCall, PutCall, StatCall, seconds_of
 from .s3_read import ReadCall
 from .s3_xml import complete_upload, text_of
 from .sigv4 import UNSIGNED, Signer
 
 __all__ = ["S3Store", "S3Upload", "encoded", "open_container", "options"]
 
+log = logging.getLogger("s3dlio")
+
 DEFAULT_REGION = "us-east-1"
 MIB = 1024 * 1024
 LARGE_READ_BYTES = 1 * MIB  # longer reads overlap better in threads than in one polling thread
+_EXPIRY_CODES = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 _REGION_CODES = ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
 _UNRESERVED = re.compile(r"[A-Za-z0-9\-._~/]*")
 
@@ -63,7 +68,9 @@ class S3Store:
         self._provider: Provider = provider_of(options)
         self._region = self._provider.region() or DEFAULT_REGION
         self._clock_offset = 0.0  # the server's time minus ours, in seconds
+        self._generation = 0  # of all that signs and addresses a request
         self._signer: Signer | None = None
+        self._lock = threading.Lock()  # of the corrections
         self._place()
 
     def _place(self) -> None:
@@ -90,6 +97,7 @@ class S3Store:
         body: Sequence[memoryview] = (),
     ) -> Request:
         """A request, signed as of now."""
+        generation = self._generation  # before anything else is read, so that it is never newer than the request
         path = f"{self._base}/{encoded(key)}" if key else self._base or "/"
         text = "&".join(f"{encoded(name, False)}={encoded(value, False)}" for name, value in sorted(query))
         fields = [("host", self._host), *headers]
@@ -100,10 +108,11 @@ class S3Store:
             signer = self._signer
             if signer is None or signer.credentials != credentials or signer.region != self._region:
                 self._signer = signer = Signer(credentials, self._region)
+                self._generation = generation = generation + 1
             digest = self._payload_hash(body)
             now = time.time() + self._clock_offset
             fields = signer.sign(method, path, text, fields, payload_hash=digest, now=now)
-        return Request(method, f"{path}?{text}" if text else path, fields, body)
+        return Request(method, f"{path}?{text}" if text else path, fields, body, stamp=generation)
 
     def _payload_hash(self, body: Sequence[memoryview]) -> str:
         if self._options.unsigned_payload:
@@ -113,24 +122,45 @@ class S3Store:
             digest.update(buffer)
         return digest.hexdigest()
 
-    def corrected(self, head: Head, body: bytes, code: str) -> str | None:
-        """Put right what the server complains of; what was done, or None."""
-        if code == "RequestTimeTooSkewed":
-            return self._correct_clock(head)
-        if code in ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"):
-            return "new credentials were fetched" if self._provider.refresh() else None
+    def corrected(self, response: Response, code: str) -> str | None:
+        """Put right what the server complains of; what was done, or None.
+
+        Of many requests that are refused for the same reason the first one corrects it for all.
+        """
+        head, body = response.head, bytes(response.body)
         wanted = head.get("x-amz-bucket-region") or text_of(body, "Region")
-        if (head.status in (301, 307) or code in _REGION_CODES) and wanted and wanted != self._region:
-            used, self._region = self._region, wanted
-            self._place()
-            return f"the region was corrected from {used} to {wanted}"
-        return None
+        correct: Callable[[], str | None]
+        if code == "RequestTimeTooSkewed":
+            correct = partial(self._correct_clock, head)
+        elif code in _EXPIRY_CODES:
+            correct = self._renew_credentials
+        elif (head.status in (301, 307) or code in _REGION_CODES) and wanted:
+            correct = partial(self._correct_region, wanted)
+        else:
+            return None
+        with self._lock:
+            if response.stamp != self._generation:
+                return "it was put right meanwhile"
+            done = correct()
+            self._generation += done is not None
+            return done
+
+    def _renew_credentials(self) -> str | None:
+        refused = self._signer.credentials if self._signer else None
+        return "new credentials were fetched" if self._provider.refresh(refused) else None
+
+    def _correct_region(self, wanted: str) -> str | None:
+        if wanted == self._region:
+            return None
+        used, self._region = self._region, wanted
+        self._place()
+        return f"the region was corrected from {used} to {wanted}"
 
     def _correct_clock(self, head: Head) -> str | None:
-        date = head.get("date")
-        if not date:
+        date = seconds_of(head.get("date"))
+        if date is None:
             return None
-        offset = parsedate_to_datetime(date).timestamp() - time.time()
+        offset = date - time.time()
         if abs(offset - self._clock_offset) < 1.0:
             return None
         self._clock_offset = offset
@@ -138,12 +168,12 @@ class S3Store:
 
     # The verbs of a Store
 
-    def stat(self, key: str) -> ObjectInfo:
-        return self._wire.perform(StatCall(self, key))
+    def stat(self, key: str, version: str | None = None) -> ObjectInfo:
+        return self._wire.perform(StatCall(self, key, version))
 
     def read(self, read: Read) -> ReadResult:
         if read.length == 0:  # no range of bytes is empty in HTTP
-            info = self.stat(read.key)
+            info = self.stat(read.key, read.version)
             if read.match is not None and read.match != info.etag:
                 raise ChangedError(f"{self.root}{read.key} was replaced while it was read: read it again")
             return ReadResult(info, read.into(info, 0))
@@ -239,6 +269,9 @@ class S3Upload:
             headers = [*headers, ("x-amz-checksum-algorithm", "CRC32")]
         answer = store.perform("POST", key, action="begin to write", query=[("uploads", "")], headers=headers)
         self._id = text_of(answer, "UploadId")
+        if not self._id:
+            raise S3dlioError(f"cannot begin to write {store.root}{key}: the server gave the upload no id")
+        self._pid = os.getpid()
         self._parts: dict[int, tuple[str, str | None, int]] = {}
         self._is_open = True
 
@@ -264,9 +297,15 @@ class S3Upload:
         return ObjectInfo(self._key, size, text_of(answer, "ETag").strip('"') or None)
 
     def abort(self) -> None:
-        if self._is_open:
-            self._is_open = False
+        if not self._is_open or os.getpid() != self._pid:
+            return
+        self._is_open = False
+        try:
             self._store.perform("DELETE", self._key, action="abort writing", query=[("uploadId", self._id)])
+        except NotFoundError:
+            log.debug("the upload of %s%s was gone already", self._store.root, self._key)
+        except S3dlioError as exc:  # the caller has a better reason to tell
+            log.warning("the parts of an upload stay on the server, invisible, until its rules remove them: %s", exc)
 
 
 def _conditions(if_match: str | None, if_absent: bool) -> list[tuple[str, str]]:

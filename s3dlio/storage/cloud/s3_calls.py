@@ -38,6 +38,8 @@ __all__ = [
     "failure_of",
     "info_of",
     "range_of",
+    "seconds_of",
+    "version_query",
 ]
 
 Headers = list[tuple[str, str]]
@@ -59,10 +61,10 @@ class Site(Protocol):
         body: Sequence[memoryview] = (),
     ) -> Request: ...
 
-    def corrected(self, head: Head, body: bytes, code: str) -> str | None:
+    def corrected(self, response: Response, code: str) -> str | None:
         """Put right what the server complains of (region, clock, credentials); what was done, or None."""
 
-    def stat(self, key: str) -> ObjectInfo: ...
+    def stat(self, key: str, version: str | None = None) -> ObjectInfo: ...
 
 
 _NOT_FOUND = (NotFoundError, "check the name, or list its parent")
@@ -101,7 +103,7 @@ def failure_of(site: Site, response: Response) -> Failure:
     reason = f"{head.status} {code or 'without a code'}{f': {message}' if message else ''}"
     if request_id:
         reason += f" [request {request_id}]"
-    if done := site.corrected(head, body, code):
+    if done := site.corrected(response, code):
         kind, remedy = _BY_CODE.get(code) or _BY_STATUS.get(head.status, (S3dlioError, ""))
         return Failure(Verdict.CORRECTED, f"{reason}, although {done}", kind=kind, remedy=remedy)
     if head.status in _THROTTLING_STATUSES or code in _THROTTLING_CODES:
@@ -210,18 +212,25 @@ class ListCall(Call):
             raise Failure(Verdict.RETRY, str(exc)) from exc
 
 
+def version_query(version: str | None) -> list[tuple[str, str]]:
+    """The query that asks for an older version."""
+    return [] if version is None else [("versionId", version)]
+
+
 class StatCall(Call):
     """The facts about an object. A HEAD answer has no body, so a refused one is asked again as a GET, which says why."""
 
-    __slots__ = ("_method",)
+    __slots__ = ("_method", "_query")
     action = "stat"
 
-    def __init__(self, site: Site, key: str) -> None:
+    def __init__(self, site: Site, key: str, version: str | None = None) -> None:
         super().__init__(site, key)
         self._method = "HEAD"
+        self._query = version_query(version)
 
     def request(self) -> Request:
-        return self.site.signed(self._method, self.key, headers=[] if self._method == "HEAD" else [("range", "bytes=0-0")])
+        headers = [] if self._method == "HEAD" else [("range", "bytes=0-0")]
+        return self.site.signed(self._method, self.key, self._query, headers)
 
     def answer(self, response: Response) -> ObjectInfo:
         head = response.head
@@ -266,9 +275,15 @@ def info_of(key: str, size: int, head: Head) -> ObjectInfo:
         elif name.startswith("x-amz-meta-"):
             metadata[name[len("x-amz-meta-") :]] = value
     attributes["metadata"] = metadata
-    modified = head.get("last-modified")
-    seconds = parsedate_to_datetime(modified).timestamp() if modified else None
-    return ObjectInfo(key, size, etag_of(head), seconds, attributes)
+    return ObjectInfo(key, size, etag_of(head), seconds_of(head.get("last-modified")), attributes)
+
+
+def seconds_of(date: str | None) -> float | None:
+    """The moment that a date of HTTP names, in seconds since 1970; None for what is none."""
+    try:
+        return parsedate_to_datetime(date).timestamp() if date else None
+    except ValueError:
+        return None
 
 
 def etag_of(head: Head) -> str | None:

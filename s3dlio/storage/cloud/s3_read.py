@@ -10,7 +10,7 @@ from ...view import empty
 from ..base import ObjectInfo, Read, ReadResult, clamp
 from .http import Head, Request, Response
 from .retry import Failure, Verdict
-from .s3_calls import Call, Site, crc32_of, etag_of, failure_of, range_of
+from .s3_calls import Call, Site, crc32_of, etag_of, failure_of, range_of, version_query
 
 __all__ = ["ReadCall"]
 
@@ -46,7 +46,7 @@ class ReadCall(Call):
             headers.append(("if-match", f'"{etag}"'))
         if self.site.verifies_checksums and first == 0:
             headers.append(("x-amz-checksum-mode", "ENABLED"))
-        request = self.site.signed("GET", self.key, headers=headers)
+        request = self.site.signed("GET", self.key, version_query(self._read.version), headers)
         request.into = self._into
         return request
 
@@ -73,7 +73,7 @@ class ReadCall(Call):
         """The size of an object whose server does not tell it with a range."""
         length = self._read.length
         is_end = length is None or first + count < self._read.start + length
-        return first + count if is_end else self.site.stat(self._read.key).size
+        return first + count if is_end else self.site.stat(self._read.key, self._read.version).size
 
     def _keep(self, info: ObjectInfo) -> None:
         known = self._info
@@ -124,7 +124,7 @@ class ReadCall(Call):
             self._whole = True
             raise Failure(Verdict.CORRECTED, "416 for the first byte")
         if size is None:
-            size = self.site.stat(self._read.key).size
+            size = self.site.stat(self._read.key, self._read.version).size
         info = ObjectInfo(self._read.key, size, etag_of(head))
         if clamp(self._read.start, self._read.length, size):
             raise self._changed()

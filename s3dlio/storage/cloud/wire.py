@@ -9,6 +9,7 @@ Nothing of it crosses a fork: a child forgets all connections (closes its descri
 
 from __future__ import annotations
 
+import atexit
 import select
 import ssl
 import time
@@ -25,9 +26,10 @@ from .connection import READ, Connection, Mode, Server, Wait, connect, tls_conte
 from .http import ClosedError, IncompleteBodyError, ProtocolError, Request, Response
 from .retry import Attempts, Failure, Pace, Policy, Verdict
 
-__all__ = ["Call", "Wire", "wire_to"]
+__all__ = ["Call", "Wire", "close_idle", "wire_to"]
 
 MAX_IDLE = 256
+DEFAULT_CONNECTIONS = 256
 LONG_PAUSE = 1.0  # seconds of the consumer's own work that may cost a connection its server's patience
 BUSY_PAUSE = 0.005
 
@@ -68,7 +70,7 @@ class Wire:
             connect_timeout=options.connect_timeout,
             stall_timeout=options.stall_timeout,
         )
-        self.pace = Pace(options.max_connections, options.max_bytes_per_second)
+        self.pace = Pace(options.max_connections or DEFAULT_CONNECTIONS, options.max_bytes_per_second)
         self._proxy = config.proxy_of(server.scheme, server.host)
         self._idle: deque[Connection] = deque()
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -206,6 +208,14 @@ def wire_to(server: Server, options: config.TransportOptions) -> Wire:
 
 
 _wires: weakref.WeakSet[Wire] = weakref.WeakSet()
+
+
+@atexit.register
+def close_idle() -> None:
+    """Close the connections that nobody uses now, so that none is left for the garbage collector."""
+    for wire in list(_wires):
+        while (connection := wire.take()) is not None:
+            connection.close()
 
 
 @after_fork

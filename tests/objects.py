@@ -1,0 +1,48 @@
+"""Numbered objects, and the numbers back from what a DataLoader delivers. In a module, so that spawned workers find it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from typing import Any
+
+import psutil
+import pytest
+
+import s3dlio
+
+
+def fill(root: str, count: int) -> str:
+    """`count` objects whose bytes are their numbers, in the order of their names; returns their prefix."""
+    prefix = f"{root}train/"
+    s3dlio.put_many((f"{prefix}{number:05}", str(number).encode()) for number in range(count))
+    return prefix
+
+
+def number(view: Any) -> int:
+    return int(bytes(view))
+
+
+def numbers(batches: Iterable[Any]) -> list[list[int]]:
+    """Of each batch the numbers of its views."""
+    return [[number(view) for view in batch] for batch in batches]
+
+
+def flat(batches: Iterable[Iterable[int]]) -> list[int]:
+    return [sample for batch in batches for sample in batch]
+
+
+def failure_of(loader: Any, kind: type[Exception]) -> str:
+    """The text of the `kind` of error that iterating a DataLoader raises."""
+    iterator = iter(loader)
+    with pytest.raises(kind) as caught:
+        list(iterator)
+    if loader.num_workers:
+        iterator._shutdown_workers()  # left to the garbage collector, it waits 5 s for each worker (torch 2.13)
+    return str(caught.value)
+
+
+def threads_and_descriptors() -> tuple[int, int]:
+    gc.collect()
+    process = psutil.Process()
+    return process.num_threads(), process.num_fds()
