@@ -209,6 +209,21 @@ def s3_place(s3_environment: SeaweedFS, boto3_client: Any, s3_bucket: str) -> S3
 
 
 @pytest.fixture
+def new_bucket(s3_environment: SeaweedFS, boto3_client: Any) -> Iterator[str]:
+    """The name of a bucket that is not there; what stands there afterwards is removed."""
+    name = f"own-{uuid.uuid4().hex}"
+    yield name
+    if name in buckets(boto3_client):
+        for entry in boto3_client.list_objects_v2(Bucket=name).get("Contents", ()):
+            boto3_client.delete_object(Bucket=name, Key=entry["Key"])
+        boto3_client.delete_bucket(Bucket=name)
+
+
+def buckets(client: Any) -> set[str]:
+    return {entry["Name"] for entry in client.list_buckets()["Buckets"]}
+
+
+@pytest.fixture
 def unprivileged() -> Iterator[None]:
     """Permissions count for root, too: the test runs as another user where it was started by root."""
     if os.geteuid() != 0:

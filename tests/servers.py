@@ -114,12 +114,12 @@ def shared_seaweedfs(folder: Path) -> Iterator[SeaweedFS]:
     """One SeaweedFS for all processes that are inside this block with the same `folder` (the workers of a test run).
 
     The first one starts it. A keeper process of its own ends it when the last one has left, in whatever way: each user
-    holds a lock on a file, which the system releases even when the user is killed.
+    holds a lock on a file, which the system releases even when the user is killed, and which no forked child inherits.
     """
-    with (folder / "users.lock").open("w") as users:
-        fcntl.flock(users, fcntl.LOCK_SH)  # waits while a server that nobody used is ending
-        with (folder / "start.lock").open("w") as start:
-            fcntl.flock(start, fcntl.LOCK_EX)
+    with (folder / "users.lock").open("a+") as users:
+        fcntl.lockf(users, fcntl.LOCK_SH)  # waits while a server that nobody used is ending
+        with (folder / "start.lock").open("a+") as start:
+            fcntl.lockf(start, fcntl.LOCK_EX)
             keeper = None if (folder / "server.json").exists() else _start_keeper(folder)
         facts = json.loads((folder / "server.json").read_text())
         yield SeaweedFS(facts["url"], facts["tls_url"], Path(facts["ca_bundle"]))
@@ -151,7 +151,7 @@ def _keep(folder: Path) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     ready = folder / "server.json"
     with (
-        (folder / "users.lock").open("w") as users,
+        (folder / "users.lock").open("a+") as users,
         tempfile.TemporaryDirectory(prefix="seaweedfs-", dir=folder, ignore_cleanup_errors=True) as state,
         seaweedfs(Path(state)) as server,
     ):
@@ -159,7 +159,7 @@ def _keep(folder: Path) -> None:
         ready.write_text(json.dumps(facts))
         try:
             os.write(1, b"ready\n")
-            fcntl.flock(users, fcntl.LOCK_EX)
+            fcntl.lockf(users, fcntl.LOCK_EX)
         finally:
             ready.unlink()
 

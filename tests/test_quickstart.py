@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from .conftest import S3Place
+
 RECIPE = Path(__file__).parent.parent / "recipes" / "quickstart.py"
 
 
@@ -44,6 +46,13 @@ def test_digits_are_written_learned_and_the_killed_training_resumes_among_older_
         process.pid for process in psutil.process_iter(["cmdline"]) if str(run) in " ".join(process.info["cmdline"] or ())
     ]
     assert left == []
+
+
+def test_it_runs_on_s3_and_leaves_nothing_behind(s3_place: S3Place) -> None:
+    result = _run(s3_place.root, "--epochs=2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "killed (SIGKILL) in epoch 2 of 2\nresumed from checkpoints/epoch-00001.pt" in result.stdout
+    assert (s3_place.keys(), s3_place.uploads()) == ([], [])
 
 
 def test_a_store_that_cannot_hold_it_is_refused_before_anything_is_written() -> None:

@@ -7,9 +7,8 @@ import contextlib
 import hashlib
 import os
 import re
-import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +18,7 @@ import s3dlio
 from s3dlio.storage import open_store
 from s3dlio.uri import parse
 
-from .conftest import S3Place, make_boto3_client
+from .conftest import S3Place, buckets, make_boto3_client
 from .contract import CONTENT
 from .servers import ACCESS_KEY, READ_ONLY_KEY, READ_ONLY_SECRET, SECRET_KEY, SeaweedFS, free_ports
 
@@ -209,52 +208,37 @@ class TestWeWriteTheyRead:
         assert s3_place.get("k") == b"4"
 
 
-@pytest.fixture
-def bucket(s3_environment: SeaweedFS, boto3_client: Any) -> Iterator[str]:
-    """The name of a bucket that is not there; what stands there afterwards is removed."""
-    name = f"own-{uuid.uuid4().hex}"
-    yield name
-    if name in buckets(boto3_client):
-        for entry in boto3_client.list_objects_v2(Bucket=name).get("Contents", ()):
-            boto3_client.delete_object(Bucket=name, Key=entry["Key"])
-        boto3_client.delete_bucket(Bucket=name)
-
-
-def buckets(client: Any) -> set[str]:
-    return {entry["Name"] for entry in client.list_buckets()["Buckets"]}
-
-
 class TestBuckets:
     @pytest.mark.parametrize("form", ["{}", "s3://{}", "s3://{}/"])
-    def test_a_bucket_is_made_used_and_removed(self, bucket: str, boto3_client: Any, form: str) -> None:
-        assert s3dlio.create_bucket(form.format(bucket)) is None  # type: ignore[func-returns-value]
-        assert bucket in buckets(boto3_client)
-        assert s3dlio.list(f"s3://{bucket}") == s3dlio.list(f"s3://{bucket}/") == []
-        s3dlio.put_bytes(f"s3://{bucket}/k", b"x")
-        assert s3dlio.list(f"s3://{bucket}") == [f"s3://{bucket}/k"]
-        s3dlio.delete(f"s3://{bucket}/k")
-        assert s3dlio.delete_bucket(form.format(bucket)) is None  # type: ignore[func-returns-value]
-        assert bucket not in buckets(boto3_client)
+    def test_a_bucket_is_made_used_and_removed(self, new_bucket: str, boto3_client: Any, form: str) -> None:
+        assert s3dlio.create_bucket(form.format(new_bucket)) is None  # type: ignore[func-returns-value]
+        assert new_bucket in buckets(boto3_client)
+        assert s3dlio.list(f"s3://{new_bucket}") == s3dlio.list(f"s3://{new_bucket}/") == []
+        s3dlio.put_bytes(f"s3://{new_bucket}/k", b"x")
+        assert s3dlio.list(f"s3://{new_bucket}") == [f"s3://{new_bucket}/k"]
+        s3dlio.delete(f"s3://{new_bucket}/k")
+        assert s3dlio.delete_bucket(form.format(new_bucket)) is None  # type: ignore[func-returns-value]
+        assert new_bucket not in buckets(boto3_client)
 
-    def test_ones_own_existing_bucket_is_fine(self, bucket: str) -> None:
-        s3dlio.create_bucket(bucket)
-        s3dlio.put_bytes(f"s3://{bucket}/k", b"kept")
-        s3dlio.create_bucket(bucket)
-        assert s3dlio.get(f"s3://{bucket}/k") == b"kept"
+    def test_ones_own_existing_bucket_is_fine(self, new_bucket: str) -> None:
+        s3dlio.create_bucket(new_bucket)
+        s3dlio.put_bytes(f"s3://{new_bucket}/k", b"kept")
+        s3dlio.create_bucket(new_bucket)
+        assert s3dlio.get(f"s3://{new_bucket}/k") == b"kept"
 
-    def test_a_bucket_that_is_not_empty_stays(self, bucket: str) -> None:
-        s3dlio.create_bucket(bucket)
-        s3dlio.put_bytes(f"s3://{bucket}/k", b"kept")
-        with pytest.raises(s3dlio.NotEmptyError, match=bucket):
-            s3dlio.delete_bucket(bucket)
-        assert s3dlio.get(f"s3://{bucket}/k") == b"kept"
+    def test_a_bucket_that_is_not_empty_stays(self, new_bucket: str) -> None:
+        s3dlio.create_bucket(new_bucket)
+        s3dlio.put_bytes(f"s3://{new_bucket}/k", b"kept")
+        with pytest.raises(s3dlio.NotEmptyError, match=new_bucket):
+            s3dlio.delete_bucket(new_bucket)
+        assert s3dlio.get(f"s3://{new_bucket}/k") == b"kept"
 
-    def test_removing_a_missing_bucket_says_so(self, bucket: str) -> None:
-        with pytest.raises(s3dlio.NotFoundError, match=bucket):
-            s3dlio.delete_bucket(bucket)
+    def test_removing_a_missing_bucket_says_so(self, new_bucket: str) -> None:
+        with pytest.raises(s3dlio.NotFoundError, match=new_bucket):
+            s3dlio.delete_bucket(new_bucket)
 
     @pytest.mark.parametrize("name", ["Upper", "a", "under_score", "dots..here", "-dash", "x" * 64, "sp ace", "é"])
-    def test_a_bad_name_is_an_error_that_names_it(self, bucket: str, boto3_client: Any, name: str) -> None:
+    def test_a_bad_name_is_an_error_that_names_it(self, new_bucket: str, boto3_client: Any, name: str) -> None:
         before = buckets(boto3_client)
         with pytest.raises(s3dlio.S3dlioError) as caught:
             s3dlio.create_bucket(name)
@@ -279,13 +263,13 @@ class TestBuckets:
     }
 
     @verbs(MISSING)
-    def test_a_missing_bucket_is_an_error_and_not_an_empty_one(self, bucket: str, verb: Callable[[str], object]) -> None:
+    def test_a_missing_bucket_is_an_error_and_not_an_empty_one(self, new_bucket: str, verb: Callable[[str], object]) -> None:
         """SeaweedFS makes a bucket when something is put into it, so that writing cannot be shown here."""
-        for uri in (f"s3://{bucket}/k", f"s3://{bucket}/k/"):
+        for uri in (f"s3://{new_bucket}/k", f"s3://{new_bucket}/k/"):
             with pytest.raises(s3dlio.NotFoundError) as caught:
                 verb(uri)
             assert uri in str(caught.value)
-        assert not s3dlio.exists(f"s3://{bucket}/k")
+        assert not s3dlio.exists(f"s3://{new_bucket}/k")
 
 
 class TestConfiguring:

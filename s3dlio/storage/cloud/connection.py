@@ -170,6 +170,9 @@ class Connection:
     def close(self) -> None:
         self.sock.close()
 
+    def __del__(self) -> None:
+        self.sock.close()  # as a socket does by itself, but without a ResourceWarning
+
 
 def _require_polled(mode: Mode, stall: float) -> None:
     """A blocking socket that would block has waited for as long as it may."""
