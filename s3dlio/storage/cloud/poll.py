@@ -6,6 +6,7 @@ computes between two results the kernel's socket buffers go on receiving; that t
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import os
@@ -82,7 +83,8 @@ class _Driver(Generic[T]):
 
     def forget(self, sock: socket.socket) -> None:
         if self._events.pop(sock.fileno(), None) is not None:
-            self._selector.unregister(sock)
+            with contextlib.suppress(KeyError):  # ^C within the selector's own modify() leaves it unregistered
+                self._selector.unregister(sock)
 
     def outcomes(self) -> Iterator[tuple[Call[T], T | BaseException]]:
         while True:
