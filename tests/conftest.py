@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -283,3 +284,13 @@ def impatient(short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("S3DLIO_OPERATION_TIMEOUT_SECS", "0.4")
     monkeypatch.setenv("S3DLIO_READ_TIMEOUT_SECS", "0.3")
     monkeypatch.setenv("S3DLIO_CONNECT_TIMEOUT_SECS", "0.4")
+
+
+def eventually(is_so: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Wait for what another thread does when it comes to it; False when it never does."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True

@@ -21,7 +21,7 @@ from s3dlio.storage import local, open_store
 from s3dlio.storage.base import Read
 from s3dlio.uri import parse
 
-from .conftest import LocalPlace
+from .conftest import LocalPlace, eventually
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 needs_bytes_as_names = pytest.mark.skipif(sys.platform != "linux", reason="this file system takes UTF-8 names only")
@@ -488,7 +488,7 @@ class TestCrash:
         assert len(everything_in(local_place.folder)) == 1
         del writer
         gc.collect()
-        assert everything_in(local_place.folder) == []
+        assert eventually(lambda: everything_in(local_place.folder) == [])
 
     @pytest.mark.parametrize("end", [*ENDS_OF_A_CHILD, *REFUSED_TO_A_CHILD])
     def test_a_forked_child_leaves_the_parents_writer_alone(

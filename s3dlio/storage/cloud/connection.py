@@ -87,10 +87,11 @@ class Server:
 class Connection:
     """One connection, with the buffer in which its heads arrive."""
 
-    __slots__ = ("__weakref__", "_blocks", "is_tls", "num_served", "scratch", "sock")
+    __slots__ = ("__weakref__", "_blocks", "_owns", "is_tls", "num_served", "scratch", "sock")
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, *, owns: bool = True) -> None:
         self.sock = sock
+        self._owns = owns
         self.is_tls = isinstance(sock, ssl.SSLSocket)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.num_served = 0
@@ -171,7 +172,8 @@ class Connection:
         self.sock.close()
 
     def __del__(self) -> None:
-        self.sock.close()  # as a socket does by itself, but without a ResourceWarning
+        if self._owns:
+            self.sock.close()  # as a socket does by itself, but without a ResourceWarning
 
 
 def _require_polled(mode: Mode, stall: float) -> None:
@@ -255,7 +257,7 @@ def _through_proxy(
     if user:
         token = base64.b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode()
         headers.append(("proxy-authorization", f"Basic {token}"))
-    tunnel = Connection(sock)
+    tunnel = Connection(sock, owns=False)
     polled = _Connecting(mode)
     response = yield from tunnel.converse(Request("CONNECT", authority, headers), polled, timeout)
     if response.head.status != 200:
