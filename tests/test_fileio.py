@@ -221,3 +221,13 @@ class TestWhereItIsRefused:
         for uri in (refusing.root, "direct:///dev/zero"):
             with pytest.raises(s3dlio.NotFoundError):
                 s3dlio.get(uri)
+
+
+def test_a_directory_read_as_an_object_is_not_found_and_no_sign_of_a_file_system_without_o_direct(
+    local_place: LocalPlace,
+) -> None:
+    local_place.put("folder/key", b"data")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(s3dlio.NotFoundError, match="is a directory"):
+            s3dlio.get(local_place.root + "folder")

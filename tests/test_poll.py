@@ -117,8 +117,8 @@ def test_leaving_early_begins_nothing_more_and_closes_what_runs(faults: FaultSer
     num_begun = len(begun)
     outcomes.close()  # type: ignore[attr-defined]
     assert len(begun) == num_begun <= 10
-    assert store._wire.pace.num_running == 0
-    open_connections = [connection for connection in store._wire._all if connection.sock.fileno() >= 0]
+    assert store.wire.pace.num_running == 0
+    open_connections = [connection for connection in store.wire._all if connection.sock.fileno() >= 0]
     assert len(open_connections) <= 2  # those at rest
     faults.decide = lambda _: None
     assert results(store, 50, 10) == right(50)
@@ -192,8 +192,8 @@ def test_a_limit_in_bytes_per_second_is_kept_without_blocking(faults: FaultServe
     for number in range(10):
         faults.s3.put(f"k{number}", bytes(100_000))
     store = S3Store("bkt", config.s3_options())
-    pay = type(store._wire.pace).debt
-    monkeypatch.setattr(type(store._wire.pace), "debt", lambda self, count: debts.append(pay(self, count, 100.0)) or 0.001)
+    pay = type(store.wire.pace).debt
+    monkeypatch.setattr(type(store.wire.pace), "debt", lambda self, count: debts.append(pay(self, count, 100.0)) or 0.001)
     many = (Read(f"k{number}", 0, None, _memory) for number in range(10))
     assert not any(isinstance(result, BaseException) for _, result in store.read_many(many, window=5))
     assert max(debts) == pytest.approx(10 * 100_000 / (4 * 1024 * 1024))
@@ -207,15 +207,15 @@ def test_what_the_destination_raises_is_the_result(faults: FaultServer, store: S
     found = {read.tag: result for read, result in store.read_many(many, window=2)}
     assert isinstance(found[1], MemoryError)
     assert not isinstance(found[2], BaseException)
-    assert store._wire.pace.num_running == 0
+    assert store.wire.pace.num_running == 0
 
 
 def test_an_operation_may_be_driven_by_either_driver(faults: FaultServer, store: S3Store) -> None:
     call = ReadCall(store, next(reads(1)))
-    assert bytes(store._wire.perform(call).data) == b"0"
+    assert bytes(store.wire.perform(call).data) == b"0"
     with pytest.raises(errors.NotFoundError):
-        store._wire.perform(ReadCall(store, Read("none", 0, 1, _memory)))
-    outcomes = poll.perform_many(store._wire, [ReadCall(store, read) for read in reads(3)], window=3)
+        store.wire.perform(ReadCall(store, Read("none", 0, 1, _memory)))
+    outcomes = poll.perform_many(store.wire, [ReadCall(store, read) for read in reads(3)], window=3)
     assert sorted(bytes(result.data) for _, result in outcomes if not isinstance(result, BaseException)) == [
         b"0",
         b"1",

@@ -19,6 +19,7 @@ import pytest
 
 import s3dlio
 from s3dlio import errors
+from s3dlio.storage.cloud import s3
 
 from .fake_s3 import Reply, Request
 from .faults import Fault, FaultServer, answering, failing
@@ -405,3 +406,29 @@ def _read_alone(uri: str) -> s3dlio.BytesView | None:
         if uri not in str(exc):
             raise
         return None
+
+
+def test_a_region_of_another_host_moves_the_operation_there(faults: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Amazon, where each region has its own host: one request to the wrong one, and all others to the right one."""
+    with FaultServer() as other:
+        monkeypatch.delenv("AWS_ENDPOINT_URL")
+        monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "0")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        urls = {"us-east-1": faults.url, "eu-west-1": other.url}
+        monkeypatch.setattr(s3, "amazon_url", lambda region: urls[region])
+        redirect = failing(301, "PermanentRedirect", x_amz_bucket_region="eu-west-1")
+        faults.decide = lambda _: redirect
+        other.s3.put("k", b"data")
+        assert [bytes(view) for view in s3dlio.get_many(["s3://bkt/k"] * 3, workers=2)] == [b"data"] * 3
+        assert s3dlio.get("s3://bkt/k") == b"data"
+        assert 1 <= len(faults.requests) <= 2
+
+
+def test_a_listing_that_never_goes_on_is_an_error(faults: FaultServer) -> None:
+    page = (
+        "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>6b</NextContinuationToken>"
+        "<Contents><Key>k</Key><Size>1</Size></Contents></ListBucketResult>"
+    )
+    faults.decide = lambda _: answering(Reply(200, {}, page.encode()))
+    with pytest.raises(s3dlio.S3dlioError, match=r"s3://bkt/.*again and again"):
+        s3dlio.list("s3://bkt/")

@@ -34,7 +34,6 @@ class Provider:
         self._region = options.region
         self._chain: Any = None
         self._checked_at = float("-inf")
-        self._lock = threading.Lock()
 
     def current(self) -> Credentials | None:
         """The credentials to sign with now. Raises AccessDeniedError when the chain finds none."""
@@ -51,12 +50,12 @@ class Provider:
     def region(self) -> str | None:
         """The region of the environment, else of the profile."""
         if self._region is None and not self._is_static:
-            with self._lock, _translated():
+            with _asking, _translated():
                 self._region = self._session().get_config_variable("region")
         return self._region
 
     def _ask(self, now: float) -> Credentials:
-        with self._lock:
+        with _asking:
             if self._checked_at >= now and self._current is not None:  # another thread has just asked
                 return self._current
             self._current = self._from_chain()
@@ -104,6 +103,15 @@ def _from_environment(options: S3Options) -> Credentials | None:
     if not options.secret_key:
         raise ConfigError("AWS_ACCESS_KEY_ID is set but AWS_SECRET_ACCESS_KEY is not: set both or none")
     return Credentials(options.access_key, options.secret_key, options.session_token)
+
+
+_asking = threading.Lock()
+
+
+@after_fork
+def _renew_lock() -> None:
+    global _asking
+    _asking = threading.Lock()
 
 
 @lru_cache(maxsize=64)

@@ -138,6 +138,11 @@ class Pace:
     def __post_init__(self) -> None:
         self.limit = float(self.max_connections)
 
+    def renew(self) -> None:
+        """In a forked child nothing runs yet, and no lock is held by anybody who could let go of it."""
+        self._lock = threading.Lock()
+        self.num_running = 0
+
     def enter(self) -> bool:
         """Take a place, if there is one."""
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import itertools
 import logging
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
+from typing import TypeVar
 from urllib.parse import quote_from_bytes
 
 from ... import runtime
@@ -28,11 +30,14 @@ from .s3_read import ReadCall
 from .s3_xml import complete_upload, text_of
 from .sigv4 import UNSIGNED, Signer
 
-__all__ = ["S3Store", "S3Upload", "encoded", "open_container", "options"]
+__all__ = ["S3Store", "S3Upload", "amazon_url", "encoded", "open_container", "options"]
 
 log = logging.getLogger("s3dlio")
 
+T = TypeVar("T")
+
 DEFAULT_REGION = "us-east-1"
+MAX_MOVES = 3
 MIB = 1024 * 1024
 LARGE_READ_BYTES = 1 * MIB  # longer reads overlap better in threads than in one polling thread
 _EXPIRY_CODES = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
@@ -40,6 +45,11 @@ _REGION_CODES = ("AuthorizationHeaderMalformed", "IllegalLocationConstraintExcep
 _UNRESERVED = re.compile(r"[A-Za-z0-9\-._~/]*")
 
 options = s3_options
+
+
+def amazon_url(region: str) -> str:
+    """Amazon's own endpoint of a region."""
+    return f"https://s3.{region}.amazonaws.com"
 
 
 def open_container(_: str, container: str, options: S3Options) -> S3Store:
@@ -70,12 +80,11 @@ class S3Store:
         self._clock_offset = 0.0  # the server's time minus ours, in seconds
         self._generation = 0  # of all that signs and addresses a request
         self._signer: Signer | None = None
-        self._lock = threading.Lock()  # of the corrections
         self._place()
 
     def _place(self) -> None:
         """Where the bucket is: path style for custom endpoints and dotted names, else a host of its own."""
-        url = self._options.endpoint_url or f"https://s3.{self._region}.amazonaws.com"
+        url = self._options.endpoint_url or amazon_url(self._region)
         server = Server.from_url(url, self._options.ca_bundle)
         is_virtual = self._options.virtual_hosted
         if is_virtual is None:
@@ -84,7 +93,7 @@ class S3Store:
             server = Server(server.scheme, f"{self.bucket}.{server.host}", server.port, server.ca_bundle)
         self._base = "" if is_virtual else "/" + encoded(self.bucket)
         self._host = server.authority
-        self._wire = wire.wire_to(server, self._options)
+        self.wire = wire.wire_to(server, self._options)
 
     # What the calls need of their store
 
@@ -138,7 +147,7 @@ class S3Store:
             correct = partial(self._correct_region, wanted)
         else:
             return None
-        with self._lock:
+        with _corrections:
             if response.stamp != self._generation:
                 return "it was put right meanwhile"
             done = correct()
@@ -166,10 +175,17 @@ class S3Store:
         self._clock_offset = offset
         return f"the clock was corrected by {offset:.0f} s"
 
+    def _perform(self, call: wire.Call[T]) -> T:
+        """One operation, over another wire when a correction has moved the bucket."""
+        for _ in range(MAX_MOVES):
+            with contextlib.suppress(wire.MovedError):
+                return self.wire.perform(call)
+        return self.wire.perform(call)
+
     # The verbs of a Store
 
     def stat(self, key: str, version: str | None = None) -> ObjectInfo:
-        return self._wire.perform(StatCall(self, key, version))
+        return self._perform(StatCall(self, key, version))
 
     def read(self, read: Read) -> ReadResult:
         if read.length == 0:  # no range of bytes is empty in HTTP
@@ -177,7 +193,7 @@ class S3Store:
             if read.match is not None and read.match != info.etag:
                 raise ChangedError(f"{self.root}{read.key} was replaced while it was read: read it again")
             return ReadResult(info, read.into(info, 0))
-        return self._wire.perform(ReadCall(self, read))
+        return self._perform(ReadCall(self, read))
 
     def read_many(self, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
         pending = iter(reads)
@@ -189,15 +205,24 @@ class S3Store:
             yield from runtime.each(self.read, rest, window=window)
             return
         calls = (ReadCall(self, read) for read in rest)
-        for call, result in poll.perform_many(self._wire, calls, window=window):
+        for call, result in poll.perform_many(self.wire, calls, window=window):
             assert isinstance(call, ReadCall)
-            yield call.read, result
+            yield call.read, self._moved(call) if isinstance(result, wire.MovedError) else result
+
+    def _moved(self, call: ReadCall) -> ReadResult | BaseException:
+        try:
+            return self._perform(call)
+        except Exception as exc:
+            return exc
 
     def list(self, prefix: str, *, recursive: bool) -> Iterator[Page]:
         token = None
         while True:
-            page, token = self._wire.perform(ListCall(self, prefix, recursive=recursive, token=token))
+            page, next_token = self._perform(ListCall(self, prefix, recursive=recursive, token=token))
             yield page
+            if next_token is not None and next_token == token:
+                raise S3dlioError(f"cannot list {self.root}{prefix}: the server gives the same page again and again")
+            token = next_token
             if token is None:
                 return
 
@@ -205,11 +230,11 @@ class S3Store:
         self, key: str, data: memoryview, *, if_match: str | None = None, if_absent: bool = False, durable: bool = False
     ) -> ObjectInfo:
         headers = [*_conditions(if_match, if_absent), *self._creation_headers()]
-        etag = self._wire.perform(PutCall(self, key, [data], headers=headers))
+        etag = self._perform(PutCall(self, key, [data], headers=headers))
         return ObjectInfo(key, data.nbytes, etag)
 
     def delete(self, key: str) -> None:
-        self._wire.perform(DeleteCall(self, key))
+        self._perform(DeleteCall(self, key))
 
     def begin_upload(self, key: str) -> S3Upload:
         return S3Upload(self, key)
@@ -231,7 +256,7 @@ class S3Store:
             fields.append(("content-md5", base64.b64encode(digest).decode()))
         buffers = [memoryview(body)] if body else []
         call = PlainCall(self, method, key, action=action, query=query, headers=fields, body=buffers)
-        return bytes(self._wire.perform(call).body)
+        return bytes(self._perform(call).body)
 
     def _creation_headers(self) -> Sequence[tuple[str, str]]:
         headers = []
@@ -278,7 +303,7 @@ class S3Upload:
     def part(self, number: int, offset: int, data: Sequence[memoryview]) -> None:
         query = [("partNumber", str(number)), ("uploadId", self._id)]
         call = PutCall(self._store, self._key, data, query=query)
-        etag = self._store._wire.perform(call)
+        etag = self._store._perform(call)
         self._parts[number] = (etag or "", call.checksum, sum(buffer.nbytes for buffer in data))
 
     def complete(self, *, if_match: str | None = None, if_absent: bool = False) -> ObjectInfo:
@@ -293,7 +318,7 @@ class S3Upload:
             headers=_conditions(if_match, if_absent),
             body=body,
         )
-        answer = self._store._wire.perform(call)
+        answer = self._store._perform(call)
         self._is_open = False
         size = sum(size for _, (_, _, size) in parts)
         return ObjectInfo(self._key, size, text_of(bytes(answer.body), "ETag").strip('"') or expected or None)
@@ -317,6 +342,15 @@ def _etag_of_parts(etags: Sequence[str]) -> str:
     except ValueError:  # encrypted parts have etags that are no MD5
         return ""
     return f"{digest}-{len(etags)}"
+
+
+_corrections = threading.Lock()
+
+
+@runtime.after_fork
+def _renew_lock() -> None:
+    global _corrections
+    _corrections = threading.Lock()
 
 
 def _conditions(if_match: str | None, if_absent: bool) -> list[tuple[str, str]]:

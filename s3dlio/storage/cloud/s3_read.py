@@ -10,7 +10,8 @@ from ...view import empty
 from ..base import ObjectInfo, Read, ReadResult, clamp
 from .http import Head, Request, Response
 from .retry import Failure, Verdict
-from .s3_calls import Call, Site, crc32_of, etag_of, failure_of, range_of, version_query
+from .s3_calls import Call, crc32_of, etag_of, range_of, version_query
+from .s3_errors import Site, failure_of
 
 __all__ = ["ReadCall"]
 

@@ -27,7 +27,7 @@ from .connection import READ, Connection, Mode, Server, Wait, connect, tls_conte
 from .http import ClosedError, IncompleteBodyError, ProtocolError, Request, Response
 from .retry import Attempts, Failure, Pace, Policy, Verdict
 
-__all__ = ["Call", "Wire", "close_idle", "wire_to"]
+__all__ = ["Call", "MovedError", "Wire", "close_idle", "wire_to"]
 
 MAX_IDLE = 256
 DEFAULT_CONNECTIONS = 256
@@ -36,6 +36,10 @@ BUSY_PAUSE = 0.005
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+
+class MovedError(Exception):
+    """The verb has to go on over another wire."""
 
 
 class Call(Protocol[T_co]):
@@ -55,6 +59,9 @@ class Call(Protocol[T_co]):
 
     def interrupted(self, num_received: int) -> None:
         """The body broke off after so many bytes, which have landed."""
+
+    def is_at(self, wire: Wire) -> bool:
+        """Is this still the wire to go over? A correction may have moved the verb to another server."""
 
 
 class Wire:
@@ -118,6 +125,8 @@ class Wire:
             mode.num_running += 1
             paused = mode.paused
             try:
+                if not call.is_at(self):
+                    raise MovedError(f"{call.uri} is elsewhere now")
                 result = yield from self._attempt(call, mode)
                 self.pace.succeeded()
                 return result
@@ -228,9 +237,9 @@ def close_idle() -> None:
 
 @after_fork
 def _forget_connections() -> None:
-    wires = list(_wires)
+    """A store that is held over the fork goes on with its wire, whose connections and locks are new from here on."""
     wire_to.cache_clear()
-    _wires.clear()
-    for wire in wires:
+    for wire in list(_wires):
         wire.close()
+        wire.pace.renew()
     tls_context.cache_clear()

@@ -1,0 +1,101 @@
+"""What S3's refusals mean: whose error they become, and whether trying again can help.
+
+Source: Amazon S3 API Reference, "Error Responses".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ...errors import (
+    AccessDeniedError,
+    ConfigError,
+    NotEmptyError,
+    NotFoundError,
+    PreconditionFailedError,
+    S3dlioError,
+)
+from ..base import ObjectInfo
+from .http import Head, Request, Response
+from .retry import Failure, Verdict
+from .s3_xml import error_of
+
+__all__ = ["Site", "failure_of"]
+
+
+class Site(Protocol):
+    """What a call needs of its store."""
+
+    root: str
+    verifies_checksums: bool
+    sends_checksums: bool
+
+    @property
+    def wire(self) -> object: ...
+
+    def signed(
+        self,
+        method: str,
+        key: str | None,
+        query: Sequence[tuple[str, str]] = (),
+        headers: Sequence[tuple[str, str]] = (),
+        body: Sequence[memoryview] = (),
+    ) -> Request: ...
+
+    def corrected(self, response: Response, code: str) -> str | None:
+        """Put right what the server complains of (region, clock, credentials); what was done, or None."""
+
+    def stat(self, key: str, version: str | None = None) -> ObjectInfo: ...
+
+
+_NOT_FOUND = (NotFoundError, "check the name, or list its parent")
+_DENIED = (AccessDeniedError, "check the access key and its rights")
+_BY_CODE: dict[str, tuple[type[S3dlioError], str]] = {
+    "NoSuchKey": _NOT_FOUND,
+    "NoSuchBucket": (NotFoundError, "check the bucket's name, or create_bucket()"),
+    "NoSuchUpload": (NotFoundError, "the upload was aborted or completed elsewhere"),
+    "InvalidBucketName": (ConfigError, "check the bucket's name"),
+    "RequestTimeTooSkewed": (AccessDeniedError, "set this machine's clock: its time and the server's differ too much"),
+    "ExpiredToken": (AccessDeniedError, "the session token has expired: get new credentials"),
+    "BucketAlreadyOwnedByYou": (PreconditionFailedError, "it is there"),
+    "BucketAlreadyExists": (PreconditionFailedError, "somebody has a bucket of this name: choose another"),
+    "BucketNotEmpty": (NotEmptyError, "delete what it holds first"),
+    "EntityTooLarge": (ConfigError, "the object is larger than the store takes"),
+    "KeyTooLongError": (ConfigError, "the key is longer than the store takes"),
+}
+_BY_STATUS: dict[int, tuple[type[S3dlioError], str]] = {
+    400: (S3dlioError, "the server does not accept the request"),
+    401: _DENIED,
+    403: _DENIED,
+    404: _NOT_FOUND,
+    412: (PreconditionFailedError, "the object is not in the expected state any more"),
+}
+_TRANSIENT_CODES = {"RequestTimeout", "InternalError", "OperationAborted", "ConditionalRequestConflict", "BadDigest"}
+_THROTTLING_CODES = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"}
+_TRANSIENT_STATUSES = {408, 500, 502, 504}
+_THROTTLING_STATUSES = {429, 503}
+
+
+def failure_of(site: Site, response: Response) -> Failure:
+    """What an answer that is no success means."""
+    head, body = response.head, bytes(response.body)
+    code, message = error_of(body)
+    request_id = head.get("x-amz-request-id")
+    reason = f"{head.status} {code or 'without a code'}{f': {message}' if message else ''}"
+    if request_id:
+        reason += f" [request {request_id}]"
+    if done := site.corrected(response, code):
+        kind, remedy = _BY_CODE.get(code) or _BY_STATUS.get(head.status, (S3dlioError, ""))
+        return Failure(Verdict.CORRECTED, f"{reason}, although {done}", kind=kind, remedy=remedy)
+    if head.status in _THROTTLING_STATUSES or code in _THROTTLING_CODES:
+        return Failure(Verdict.THROTTLED, reason, remedy="ask for less at once", retry_after=_retry_after(head))
+    if head.status in _TRANSIENT_STATUSES or code in _TRANSIENT_CODES:
+        return Failure(Verdict.RETRY, reason, retry_after=_retry_after(head))
+    kind, remedy = _BY_CODE.get(code) or _BY_STATUS.get(head.status, (S3dlioError, ""))
+    return Failure(Verdict.FINAL, reason, kind=kind, remedy=remedy)
+
+
+def _retry_after(head: Head) -> float:
+    text = head.get("retry-after") or ""
+    return min(float(text), 60.0) if text.isascii() and text.isdigit() else 0.0
