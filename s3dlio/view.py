@@ -16,6 +16,7 @@ import pickle
 import sys
 import threading
 from collections import deque
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
@@ -165,6 +166,21 @@ def as_buffer(data: object) -> memoryview:
     return memory if memory.ndim == 1 and memory.format == "B" else memory.cast("B")
 
 
+class _Block:
+    """Pool memory: the array that owns it, and the part of it that begins at a page."""
+
+    __slots__ = ("memory", "owner", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.owner = np.empty(size + PAGE, np.uint8)
+        self.memory = _aligned(self.owner, size, PAGE)
+
+
+# Who refers to the owner of a free block: its `_Block`, `memory` as its base, and the argument of getrefcount.
+_REFS_OF_A_FREE_BLOCK = 3
+
+
 class _Pool:
     """Blocks by size class. A block is taken when its reference count says that only the pool holds it."""
 
@@ -176,52 +192,42 @@ class _Pool:
 
     def forget(self) -> None:
         """Let go of every block: those in use go on as ordinary memory."""
-        self._classes: dict[int, deque[Bytes]] = {}
-        self._order: deque[tuple[int, Bytes]] = deque()
+        self._classes: dict[int, deque[_Block]] = {}
+        self._order: deque[_Block] = deque()
         self._num_bytes = 0
         self._lock = threading.RLock()  # again by the same thread: a collection may run anyone's finalizer, anywhere
 
-    def take(self, size: int) -> Bytes:
-        """An uninitialised owner array with room for `size` bytes after alignment to a page."""
+    def take(self, num_bytes: int) -> Bytes:
+        """`num_bytes` uninitialised bytes that begin at a page."""
+        size = _size_class(num_bytes)
         with self._lock:
-            blocks = self._classes.get(size) or deque[Bytes]()
+            blocks = self._classes.get(size) or deque[_Block]()
             for _ in range(min(len(blocks), self.PROBES)):
-                block = blocks.popleft()
-                is_free = sys.getrefcount(block) == _REFS_OF_A_FREE_BLOCK
-                blocks.append(block)
-                if is_free:
-                    return block
-        block = np.empty(size + PAGE, np.uint8)
-        self._remember(size, block, config.snapshot().pool_bytes)
-        return block
+                block = blocks[0]
+                blocks.rotate(-1)
+                if sys.getrefcount(block.owner) == _REFS_OF_A_FREE_BLOCK:
+                    return block.memory[:num_bytes]  # refers to the owner before the lock is let go
+        block = _Block(size)
+        self._remember(block, config.snapshot().pool_bytes)
+        return block.memory[:num_bytes]
 
-    def _remember(self, size: int, block: Bytes, limit: int) -> None:
-        if size > limit:
+    def _remember(self, block: _Block, limit: int) -> None:
+        if block.size > limit:
             return
         with self._lock:
-            self._classes.setdefault(size, deque()).append(block)
-            self._order.append((size, block))
-            self._num_bytes += size
+            self._classes.setdefault(block.size, deque()).append(block)
+            self._order.append(block)
+            self._num_bytes += block.size
             while self._num_bytes > limit:
-                old_size, old = self._order.popleft()
-                self._num_bytes -= old_size
-                _discard(self._classes[old_size], old)
+                oldest = self._order.popleft()
+                self._num_bytes -= oldest.size
+                self._classes[oldest.size].remove(oldest)
 
 
-def _discard(blocks: deque[Bytes], block: Bytes) -> None:
-    """Remove `block` itself; `deque.remove` would compare contents."""
-    for _ in range(len(blocks)):
-        candidate = blocks.popleft()
-        if candidate is block:
-            return
-        blocks.append(candidate)
-
-
-# In `take`: the entry in `_order`, the local name, and the argument of getrefcount.
-_REFS_OF_A_FREE_BLOCK = 3
 _pool = _Pool()
 
 
+@lru_cache(maxsize=4096)
 def _size_class(num_bytes: int) -> int:
     """Whole pages, in steps of at most an eighth, so that objects of similar size share blocks."""
     step = max(PAGE, 1 << max(0, num_bytes.bit_length() - 4))
@@ -236,7 +242,7 @@ def _aligned(owner: Bytes, num_bytes: int, alignment: int) -> Bytes:
 def empty(num_bytes: int, uri: str = "") -> BytesView:
     """A writable view of `num_bytes` uninitialised bytes: page-aligned from one page on, else 64-byte aligned."""
     if num_bytes >= PAGE:
-        memory = _aligned(_pool.take(_size_class(num_bytes)), num_bytes, PAGE)
+        memory = _pool.take(num_bytes)
     else:
         memory = _aligned(np.empty(num_bytes + ALIGNMENT, np.uint8), num_bytes, ALIGNMENT)
     view: BytesView = memory.view(BytesView)

@@ -206,7 +206,7 @@ class TestThePoolIsBounded:
         for size in (SIZE, 300_000, 700_000, SIZE, 1 << 20):
             kept = [empty(size) for _ in range(20)]
             assert pool._num_bytes <= 2 << 20
-            assert pool._num_bytes == sum(size for size, _ in pool._order)
+            assert pool._num_bytes == sum(block.size for block in pool._order)
             del kept
 
     def test_what_exceeds_the_limit_is_not_remembered(self, pool: module._Pool, monkeypatch: pytest.MonkeyPatch) -> None:

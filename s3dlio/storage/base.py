@@ -7,7 +7,8 @@ once, in terms of these verbs, and so works on every scheme.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from .. import runtime
@@ -31,15 +32,17 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
+_NOTHING_MORE: Mapping[str, Any] = MappingProxyType({})
+
+
+class ObjectInfo(NamedTuple):
     """What a store knows of an object. `attributes` holds the rarer facts, by the names that `stat` gives them."""
 
     key: str
     size: int
     etag: str | None = None
     last_modified: float | None = None  # seconds since 1970, UTC
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = _NOTHING_MORE
 
 
 class Page(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 __all__ = [
@@ -44,6 +45,12 @@ class IncompleteBodyError(Exception):
         self.num_received = num_received
 
 
+@lru_cache(maxsize=256)
+def _mark(name: str) -> bytes:
+    """What a field of this name begins with."""
+    return f"\r\n{name}:".encode("ascii")
+
+
 class Head:
     """Status and header fields of a response. Names are looked up in lower case."""
 
@@ -58,7 +65,7 @@ class Head:
 
     def get(self, name: str) -> str | None:
         """The value of the first field of this (lower-case) name."""
-        mark = f"\r\n{name}:".encode("ascii")
+        mark = _mark(name)
         start = self._lower.find(mark)
         if start < 0:
             return None

@@ -108,7 +108,7 @@ class S3Store:
         """A request, signed as of now."""
         generation = self._generation  # before anything else is read, so that it is never newer than the request
         path = f"{self._base}/{encoded(key)}" if key else self._base or "/"
-        text = "&".join(f"{encoded(name, False)}={encoded(value, False)}" for name, value in sorted(query))
+        text = "&".join(f"{encoded(name, False)}={encoded(value, False)}" for name, value in sorted(query)) if query else ""
         fields = [("host", self._host), *headers]
         if self._options.request_payer:
             fields.append(("x-amz-request-payer", self._options.request_payer))

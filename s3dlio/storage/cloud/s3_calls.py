@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import zlib
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
@@ -251,17 +252,18 @@ def etag_of(head: Head) -> str | None:
     return etag.strip('"') if etag else None
 
 
+_RANGE = re.compile(r"\w+ (?:(\d+)-(\d+)|\*)/(?:(\d+)|\*)", re.ASCII)
+
+
 def range_of(head: Head) -> tuple[int, int, int | None]:
     """(first byte, number of bytes, size of the object or None) as Content-Range tells."""
     text = head.get("content-range") or ""
-    unit, _, rest = text.partition(" ")
-    span, _, total = rest.partition("/")
-    first, _, last = span.partition("-")
-    try:
-        size = None if total == "*" else int(total)
-        return (0, 0, size) if span == "*" else (int(first), int(last) - int(first) + 1, size)
-    except ValueError:
-        raise Failure(Verdict.RETRY, f"the answer's Content-Range {unit} {rest!r} cannot be read") from None
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        raise Failure(Verdict.RETRY, f"the answer's Content-Range {text!r} cannot be read")
+    first, last, size = found.groups()
+    span = (int(first), int(last) - int(first) + 1) if first else (0, 0)
+    return (*span, int(size) if size else None)
 
 
 def crc32_of(buffers: Sequence[memoryview]) -> str:

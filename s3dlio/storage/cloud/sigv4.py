@@ -15,6 +15,7 @@ from typing import NamedTuple
 __all__ = ["Credentials", "Signer", "UNSIGNED"]
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
+MAX_TEMPLATES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,23 @@ class Credentials:
     session_token: str | None = field(default=None, repr=False)
 
 
-class _State(NamedTuple):
+class _Second(NamedTuple):
     """What does not change within a second; the key not within a day."""
 
     second: int
     timestamp: str
     scope: str
     key: bytes
+    templates: dict[object, _Template]
+
+
+class _Template(NamedTuple):
+    """What requests with the same signed headers share within a second."""
+
+    canonical: str  # the end of the canonical request
+    to_sign: str  # the beginning of the string to sign
+    authorization: str  # the beginning of its value
+    added: tuple[tuple[str, str], ...]  # the headers that signing adds
 
 
 class Signer:
@@ -41,22 +52,42 @@ class Signer:
     def __init__(self, credentials: Credentials, region: str) -> None:
         self.credentials = credentials
         self.region = region
-        self._state = _State(-1, "", "", b"")  # replaced as a whole, so that threads see one second's state
+        self._now = _Second(-1, "", "", b"", {})  # replaced as a whole, so that threads see one second's state
 
-    def _state_at(self, second: int) -> _State:
-        state = self._state
-        if state.second == second:
-            return state
+    def _at(self, second: int) -> _Second:
+        now = self._now
+        if now.second == second:
+            return now
         timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
         day = timestamp[:8]
-        if day == state.timestamp[:8]:
-            key = state.key
+        if day == now.timestamp[:8]:
+            key = now.key
         else:
             key = f"AWS4{self.credentials.secret_key}".encode()
             for part in (day, self.region, "s3", "aws4_request"):
                 key = hmac.digest(key, part.encode(), "sha256")
-        self._state = state = _State(second, timestamp, f"{day}/{self.region}/s3/aws4_request", key)
-        return state
+        self._now = now = _Second(second, timestamp, f"{day}/{self.region}/s3/aws4_request", key, {})
+        return now
+
+    def _template(self, now: _Second, signed: tuple[tuple[str, str], ...], payload_hash: str) -> _Template:
+        found = now.templates.get((signed, payload_hash))
+        if found is not None:
+            return found
+        added = [("x-amz-content-sha256", payload_hash), ("x-amz-date", now.timestamp)]
+        if self.credentials.session_token:
+            added.append(("x-amz-security-token", self.credentials.session_token))
+        ordered = sorted([*signed, *added])
+        names = ";".join(name for name, _ in ordered)
+        lines = "".join(f"{name}:{value}\n" for name, value in ordered)
+        template = _Template(
+            f"{lines}\n{names}\n{payload_hash}",
+            f"AWS4-HMAC-SHA256\n{now.timestamp}\n{now.scope}\n",
+            f"AWS4-HMAC-SHA256 Credential={self.credentials.access_key}/{now.scope}, SignedHeaders={names}, Signature=",
+            tuple(added),
+        )
+        if len(now.templates) < MAX_TEMPLATES:
+            now.templates[signed, payload_hash] = template
+        return template
 
     def sign(
         self,
@@ -73,19 +104,9 @@ class Signer:
         `path` and `query` are encoded, `query` sorted by name; `headers` begins with Host, has lower-case names, and those
         that begin with `x-amz-` are signed with it. `now` is the server's time in seconds since 1970.
         """
-        state = self._state_at(int(now))
-        timestamp, scope = state.timestamp, state.scope
-        signed = [header for header in headers if header[0] == "host" or header[0].startswith("x-amz-")]
-        added = [("x-amz-content-sha256", payload_hash), ("x-amz-date", timestamp)]
-        if self.credentials.session_token:
-            added.append(("x-amz-security-token", self.credentials.session_token))
-        signed = sorted(signed + added)
-        names = ";".join(name for name, _ in signed)
-        canonical_headers = "".join(f"{name}:{value}\n" for name, value in signed)
-        canonical = f"{method}\n{path}\n{query}\n{canonical_headers}\n{names}\n{payload_hash}"
-        digest = hashlib.sha256(canonical.encode()).hexdigest()
-        text = f"AWS4-HMAC-SHA256\n{timestamp}\n{scope}\n{digest}"
-        signature = hmac.digest(state.key, text.encode(), "sha256").hex()
-        credential = f"{self.credentials.access_key}/{scope}"
-        authorization = f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"
-        return [*headers, *added, ("authorization", authorization)]
+        this = self._at(int(now))
+        signed = tuple([header for header in headers if header[0] == "host" or header[0].startswith("x-amz-")])
+        template = self._template(this, signed, payload_hash)
+        digest = hashlib.sha256(f"{method}\n{path}\n{query}\n{template.canonical}".encode()).hexdigest()
+        signature = hmac.digest(this.key, (template.to_sign + digest).encode(), "sha256").hex()
+        return [*headers, *template.added, ("authorization", template.authorization + signature)]
