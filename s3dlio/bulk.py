@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+import operator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar, overload
 
 from . import config, objects, runtime
@@ -11,7 +13,7 @@ from .transfer import read, write
 from .uri import parse
 from .view import BytesView, as_buffer
 
-__all__ = ["get_many", "put_many", "stat_many"]
+__all__ = ["get_many", "put_many", "stat_many", "stream"]
 
 DEFAULT_WORKERS = 64
 
@@ -33,8 +35,18 @@ def get_many(
     """
     window = _window("workers", workers) if max_in_flight is None else _window("max_in_flight", max_in_flight)
     names = _names(uris)
-    views = read.fetch_many(objects.resolve_many(names), window=window, options=config.snapshot())
+    views = read.fetch_many(list(objects.places_of(names)), window=window, options=config.snapshot())
     return views if max_in_flight is None else list(zip(names, views, strict=True))
+
+
+def stream(uris: Iterable[str], *, window: int) -> Iterator[BytesView]:
+    """The whole objects in the order of `uris`, read ahead: at most `window` of them in flight, or here and not yet taken.
+
+    A failed one raises at its turn, naming its URI. `uris` is advanced only as far as the window allows.
+    """
+    options = config.snapshot()
+    for store, places in itertools.groupby(objects.places_of(uris), operator.itemgetter(0)):
+        yield from read.stream(store, (key for _, key in places), window=window, options=options)
 
 
 def put_many(items: Iterable[tuple[str, object]], max_in_flight: int = DEFAULT_WORKERS) -> None:
@@ -45,7 +57,7 @@ def put_many(items: Iterable[tuple[str, object]], max_in_flight: int = DEFAULT_W
     """
     window = _window("max_in_flight", max_in_flight)
     contents = {parse(uri).uri: as_buffer(data) for uri, data in map(_pair, items)}
-    jobs = zip(objects.resolve_many(contents), contents.values(), strict=True)
+    jobs = zip(objects.places_of(contents), contents.values(), strict=True)
     for _, result in runtime.each(lambda job: write.put(*job[0], job[1]), jobs, window=window):
         _require(result)
 
@@ -53,7 +65,7 @@ def put_many(items: Iterable[tuple[str, object]], max_in_flight: int = DEFAULT_W
 def stat_many(uris: Iterable[str], max_in_flight: int = DEFAULT_WORKERS) -> list[dict[str, Any]]:
     """The facts about many objects, as `stat` gives them, in the order of `uris`; the first failure raises."""
     window = _window("max_in_flight", max_in_flight)
-    places = objects.resolve_many(_names(uris))
+    places = list(objects.places_of(_names(uris)))
     facts: list[dict[str, Any]] = [{}] * len(places)
     for (index, _), result in runtime.each(_stat, enumerate(places), window=window):
         facts[index] = objects.describe(_require(result))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,9 +32,9 @@ __all__ = [
     "mkdir",
     "open_reader",
     "open_writer",
+    "places_of",
     "put_bytes",
     "resolve",
-    "resolve_many",
     "stat",
     "stat_object",
 ]
@@ -65,16 +65,14 @@ def resolve(uri: str) -> tuple[Store, str]:
     return open_store(location), location.key
 
 
-def resolve_many(names: Iterable[str]) -> builtins.list[tuple[Store, str]]:
+def places_of(names: Iterable[str]) -> Iterator[tuple[Store, str]]:
     """`resolve` for many URIs, with one look at the environment for all objects of a container."""
     stores: dict[str, Store] = {}
-    places = []
     for name in names:
         location = uris.parse(name)
         if location.root not in stores or not location.key:
             stores[location.root], _ = resolve(name)
-        places.append((stores[location.root], location.key))
-    return places
+        yield stores[location.root], location.key
 
 
 def get(uri: str, *, version_id: str | None = None) -> BytesView:

@@ -106,8 +106,8 @@ def each(function: Callable[[Item], T], items: Iterable[Item], *, window: int) -
     """Call `function` on every item in the I/O threads and yield (item, result or exception) as they end.
 
     At most `window` items are begun and not yet consumed, and `items` is advanced only as far, so that memory is
-    bounded by the window. When the iterator is left early nothing new begins, and what runs is waited for: nobody
-    writes into a caller's buffer after that.
+    bounded by the window; an iterator that has ended is asked again after each result. When the iterator is left early
+    nothing new begins, and what runs is waited for: nobody writes into a caller's buffer after that.
     """
     pending = iter(items)
     if window == 1:
@@ -133,7 +133,7 @@ def each(function: Callable[[Item], T], items: Iterable[Item], *, window: int) -
             num_running -= 1
             yield outcome
             del outcome
-            for item in islice(pending, 1):
+            for item in islice(pending, window - num_running):  # it may have paused before
                 io.submit(functools.partial(run, item))
                 num_running += 1
     finally:

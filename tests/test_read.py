@@ -173,7 +173,7 @@ class TestChanges:
         def other_version(number: int, result: ReadResult) -> ReadResult:
             if number == 0:
                 return result
-            return ReadResult(dataclasses.replace(result.info, etag="other"), result.data)
+            return ReadResult(result.info._replace(etag="other"), result.data)
 
         store.change = other_version
         with pytest.raises(s3dlio.ChangedError, match=f"{store.root}k"):
@@ -181,7 +181,7 @@ class TestChanges:
 
     def test_a_part_that_tells_another_size_is_found_out(self, store: Faulty) -> None:
         def other_size(number: int, result: ReadResult) -> ReadResult:
-            return ReadResult(dataclasses.replace(result.info, size=49_999), result.data) if number == 3 else result
+            return ReadResult(result.info._replace(size=49_999), result.data) if number == 3 else result
 
         store.change = other_size
         assert transfer.fetch(store, "k", OPTIONS) == CONTENT  # read anew
@@ -234,5 +234,5 @@ def test_the_destination_is_one_buffer(store: Faulty, monkeypatch: pytest.Monkey
 
 
 def test_info_of_an_object_is_plain_data() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         ObjectInfo("k", 1).size = 2  # type: ignore[misc]

@@ -8,7 +8,7 @@ import pickle
 import random
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 import s3dlio
 from s3dlio import BytesView, ObjectStoreIterableDataset, ObjectStoreMapDataset
-from s3dlio.storage import memory
-from s3dlio.storage.base import Read, ReadResult
+from s3dlio.storage import memory, open_store
+from s3dlio.storage.base import Outcome, Read, ReadResult, Store
+from s3dlio.uri import parse
 from tests.conftest import LocalPlace, Place, make_place
 from tests.objects import failure_of, fill, flat, number, numbers, threads_and_descriptors
 
@@ -353,18 +354,27 @@ def test_a_stream_that_was_not_told_its_batch_size_has_no_length(place: Place) -
 
 
 def test_a_stream_reads_no_more_than_its_window(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    prefix = fill(place.root, 40)
-    asked: list[str] = []
-    read_now = s3dlio.bulk.get_many
+    """Seven objects are in flight, or here and not yet taken: each one taken makes room for one more."""
+    dataset = ObjectStoreIterableDataset(fill(place.root, 40), prefetch=7)
+    kind = type(open_store(parse(place.root + "k")))
+    read_many, begun = kind.read_many, [0]
 
-    def get_many(uris: list[str], workers: int) -> list[BytesView]:
-        asked.extend(uris)
-        return read_now(uris, workers)
+    def counting(store: Store, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
+        pending = iter(reads)
 
-    monkeypatch.setattr(s3dlio.bulk, "get_many", get_many)
-    stream = iter(ObjectStoreIterableDataset(prefix, prefetch=7))
-    next(stream)
-    assert len(asked) == 7
+        class Counted(Iterator[Read]):
+            def __next__(self) -> Read:
+                read = next(pending)
+                begun[0] += 1
+                return read
+
+        return read_many(store, Counted(), window=window)
+
+    monkeypatch.setattr(kind, "read_many", counting)
+    for taken, _ in enumerate(iter(dataset)):
+        assert begun[0] <= taken + 7
+        assert taken > 0 or begun[0] == 7
+    assert begun[0] == 40
 
 
 def test_a_batch_of_a_map_dataset_is_one_call(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,10 @@ class Store(Protocol):
         """ONE request, straight into the destination. Past the object's end the data is empty."""
 
     def read_many(self, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
-        """Perform reads, at most `window` of them begun and not yet consumed; they come as they end."""
+        """Perform reads, at most `window` of them begun and not yet consumed; they come as they end.
+
+        `reads` may pause: an iterator that has ended is asked again when an outcome was consumed.
+        """
 
     def list(self, prefix: str, *, recursive: bool) -> Iterator[Page]:
         """Stream the keys that start with `prefix`; without `recursive`, one level, cut at the next slash."""

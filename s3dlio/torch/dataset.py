@@ -6,7 +6,6 @@ Both hold names and options only, so that they pickle for spawned workers and ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 from torch.utils.data import Dataset, IterableDataset
@@ -200,12 +199,10 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
         return _refusal(epoch, start) if was_taken else self._samples(order, progress)
 
     def _samples(self, order: Order, progress: _Progress) -> Iterator[Any]:
-        for block in progress.deal.blocks():
-            indices = iter(order.samples(block).tolist())
-            while chunk := list(islice(indices, self._prefetch)):
-                for view in bulk.get_many([self.uris[index] for index in chunk], self._prefetch):
-                    progress.num_samples += 1
-                    yield _transformed(view, self._transform)
+        indices = (index for block in progress.deal.blocks() for index in order.samples(block).tolist())
+        for view in bulk.stream((self.uris[index] for index in indices), window=self._prefetch):
+            progress.num_samples += 1
+            yield _transformed(view, self._transform)
 
     def state_dict(self) -> dict[str, int]:
         """(version, seed, epoch, global position, number of samples): plain numbers, taken at equal steps on all ranks.

@@ -7,16 +7,17 @@ replaced meanwhile is read anew, whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from .. import runtime
 from ..config import Options
 from ..errors import ChangedError, IncompleteReadError
 from ..storage.base import ObjectInfo, Outcome, Read, ReadResult, Store
 from ..view import BytesView, empty
 from . import plan
 
-__all__ = ["fetch", "fetch_many", "fetch_range", "fill"]
+__all__ = ["fetch", "fetch_many", "fetch_range", "fill", "stream"]
 
 ATTEMPTS_ON_CHANGE = 3
 
@@ -90,7 +91,8 @@ def fill(store: Store, info: ObjectInfo, into: memoryview, start: int, options: 
         Read(info.key, offset, length, _slice(into, offset - start, length), info.etag, offset, version)
         for offset, length in pieces
     )
-    for read, result in store.read_many(reads, window=options.range_concurrency):
+    # Bodies of megabytes overlap better in threads than in one thread that polls.
+    for read, result in runtime.each(store.read, reads, window=options.range_concurrency):
         _check_part(store.root, read, info, result)
 
 
@@ -155,6 +157,38 @@ def fetch_many(places: Sequence[tuple[Store, str]], *, window: int, options: Opt
     for read, store, result in _first_results(places, window, options):
         views[read.tag] = _settled(store, read, result, options)
     return [view for view in views if view is not None]
+
+
+class _Feed(Iterator[Read]):
+    """Reads, as long as fewer than `window` of them are begun and not yet handed out; then it pauses, and goes on later."""
+
+    def __init__(self, reads: Iterator[Read], window: int) -> None:
+        self._reads = reads
+        self._window = window
+        self._num_begun = 0
+        self.num_handed_out = 0
+
+    def __next__(self) -> Read:
+        if self._num_begun - self.num_handed_out >= self._window:
+            raise StopIteration
+        read = next(self._reads)
+        self._num_begun += 1
+        return read
+
+
+def stream(store: Store, keys: Iterable[str], *, window: int, options: Options) -> Iterator[BytesView]:
+    """The whole objects, one after the other in the order of `keys`, while further ones are on their way.
+
+    At most `window` objects are in flight, or here and not yet taken. A failed one raises at its turn. `keys` is advanced
+    only as far as the window allows.
+    """
+    feed = _Feed((_first_read(store, key, options, tag=tag) for tag, key in enumerate(keys)), window)
+    here: dict[int, tuple[Read, ReadResult | BaseException]] = {}
+    for outcome in store.read_many(feed, window=window):
+        here[outcome[0].tag] = outcome
+        while feed.num_handed_out in here:
+            yield _settled(store, *here.pop(feed.num_handed_out), options)
+            feed.num_handed_out += 1
 
 
 def _first_results(

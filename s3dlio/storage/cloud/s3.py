@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import itertools
 import logging
 import os
 import re
@@ -39,7 +38,6 @@ T = TypeVar("T")
 DEFAULT_REGION = "us-east-1"
 MAX_MOVES = 3
 MIB = 1024 * 1024
-LARGE_READ_BYTES = 1 * MIB  # longer reads overlap better in threads than in one polling thread
 _EXPIRY_CODES = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 _REGION_CODES = ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
 _UNRESERVED = re.compile(r"[A-Za-z0-9\-._~/]*")
@@ -196,15 +194,10 @@ class S3Store:
         return self._perform(ReadCall(self, read))
 
     def read_many(self, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
-        pending = iter(reads)
-        first = next(pending, None)
-        if first is None:
+        if window == 1:
+            yield from runtime.each(self.read, reads, window=window)
             return
-        rest = itertools.chain([first], pending)
-        if window == 1 or (first.start > 0 and (first.length or 0) >= LARGE_READ_BYTES):
-            yield from runtime.each(self.read, rest, window=window)
-            return
-        calls = (ReadCall(self, read) for read in rest)
+        calls = map(partial(ReadCall, self), reads)
         for call, result in poll.perform_many(self.wire, calls, window=window):
             assert isinstance(call, ReadCall)
             yield call.read, self._moved(call) if isinstance(result, wire.MovedError) else result
