@@ -1,4 +1,8 @@
-"""s3dlio: the storage layer of training jobs. One import for `s3://`, `az://`, `gs://`, `file://` and `direct://`.
+"""s3dlio: the storage layer of training jobs. One import for `s3://`, `file://`, `direct://` and `memory://`.
+
+get, get_range, put_bytes, list, stat, exists, delete, mkdir work on one URI, get_many, put_many, stat_many on many; each has
+an `_async` twin. open_writer and open_reader are files for `torch.save` and `torch.load`. ObjectStoreMapDataset and
+ObjectStoreIterableDataset feed a DataLoader, `s3dlio.torch.loader` one that resumes. configure_s3 says where `s3://` is.
 
 Every public name is here and is loaded when it is first used, so that importing the package costs a millisecond and
 loads neither numpy nor a framework nor an SDK.
@@ -154,6 +158,9 @@ def __getattr__(name: str) -> Any:
     """Load a public name from its module, once (PEP 562)."""
     import importlib
 
+    if name == "torch":
+        with _gate:
+            return importlib.import_module(".torch", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module 's3dlio' has no attribute {name!r}")
     with _gate:

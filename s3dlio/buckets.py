@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from urllib.parse import urlsplit
 
 from . import config
 from . import uri as uris
@@ -24,19 +23,11 @@ def configure_s3(endpoint_url: str | None = None, region: str | None = None, ca_
     for name, value in (("endpoint_url", endpoint_url), ("region", region), ("ca_bundle", ca_bundle)):
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{name} is a str or None, not {type(value).__name__}")
-    if endpoint_url and not _is_http_url(endpoint_url):
-        raise ConfigError(f"endpoint_url={endpoint_url!r} is no URL such as 'https://host:9000'")
+    if endpoint_url:
+        config.check_endpoint(endpoint_url)
     if ca_bundle and not os.path.exists(ca_bundle):
         raise ConfigError(f"ca_bundle={ca_bundle!r} does not exist: give the path of a PEM file")
     config.set_s3_environment(endpoint_url=endpoint_url, region=region, ca_bundle=ca_bundle)
-
-
-def _is_http_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 def create_bucket(name: str) -> None:

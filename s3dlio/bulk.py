@@ -57,9 +57,13 @@ def put_many(items: Iterable[tuple[str, object]], max_in_flight: int = DEFAULT_W
     """
     window = _window("max_in_flight", max_in_flight)
     contents = {parse(uri).uri: as_buffer(data) for uri, data in map(_pair, items)}
-    jobs = zip(objects.places_of(contents), contents.values(), strict=True)
-    for _, result in runtime.each(lambda job: write.put(*job[0], job[1]), jobs, window=window):
+    jobs = [(*place, data) for place, data in zip(objects.places_of(contents), contents.values(), strict=True)]
+    small = (job for job in jobs if write.is_one_request(*job))
+    for _, result in runtime.each(lambda job: write.put(*job), small, window=window):
         _require(result)
+    for job in jobs:
+        if not write.is_one_request(*job):  # its parts go in parallel: a pool of threads must not wait on itself
+            write.put(*job)
 
 
 def stat_many(uris: Iterable[str], max_in_flight: int = DEFAULT_WORKERS) -> list[dict[str, Any]]:
@@ -90,8 +94,9 @@ def _pair(item: tuple[str, object]) -> tuple[str, object]:
 
 
 def _window(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} is a whole number, not {type(value).__name__}")
+    value = operator.index(value)
     if value < 1:
         raise ValueError(f"{name}={value}: at least one request must be in flight")
     return value

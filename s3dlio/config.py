@@ -39,9 +39,10 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
+from urllib.parse import SplitResult, urlsplit
 
 from .errors import ConfigError
 from .loading import gate
@@ -51,6 +52,7 @@ __all__ = [
     "Options",
     "S3Options",
     "TransportOptions",
+    "check_endpoint",
     "launched_ranks",
     "proxy_of",
     "s3_options",
@@ -91,7 +93,7 @@ class TransportOptions:
 class S3Options(TransportOptions):
     """What `s3://` needs to know. No secret is shown by its repr."""
 
-    endpoint_url: str | None = None
+    endpoint_url: str | None = field(default=None, repr=False)
     region: str | None = None
     ca_bundle: str | None = None
     access_key: str | None = None
@@ -106,6 +108,11 @@ class S3Options(TransportOptions):
     request_checksums: str = "when_supported"
     response_checksums: str = "when_supported"
     unsigned_payload: bool = True
+
+    @property
+    def transport(self) -> TransportOptions:
+        """The part that says how requests are made: it is the same before and after new credentials."""
+        return TransportOptions(*(getattr(self, entry.name) for entry in fields(TransportOptions)))
 
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -136,12 +143,14 @@ def _seconds(name: str, text: str) -> float:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0.0 < number < float("inf"):
-        raise ConfigError(f"{name}={text!r} is no positive number of seconds")
+    if not 0.001 <= number <= 1e6:
+        raise ConfigError(f"{name}={text!r} is no number of seconds from 0.001 to a million")
     return number
 
 
-def _text(_: str, text: str) -> str:
+def _text(name: str, text: str) -> str:
+    if not text.isprintable():
+        raise ConfigError(f"{name} holds a line break or another character that cannot be sent: set it again without")
     return text
 
 
@@ -252,6 +261,24 @@ def proxy_of(scheme: str, host: str) -> str | None:
         from urllib.request import getproxies_environment, proxy_bypass
 
     return None if proxy_bypass(host) else getproxies_environment().get(scheme)
+
+
+def check_endpoint(url: str) -> SplitResult:
+    """The parts of the URL of a server. Raises ConfigError, without showing a password, when it is none."""
+    shown = "***@" + url.rpartition("@")[2] if "@" in url else url
+    problem = ConfigError(f"the endpoint {shown!r} is no URL such as 'https://host:9000'")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise problem from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or port == 0:
+        raise problem
+    if parts.path.strip("/") or parts.query or parts.fragment:
+        raise ConfigError(
+            f"the endpoint {shown!r} has a path, which no S3 server has: write {parts.scheme}://{parts.netloc}"
+        )
+    return parts
 
 
 def set_s3_environment(*, endpoint_url: str | None, region: str | None, ca_bundle: str | None) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from . import uri as uris
-from .errors import ConfigError, NotFoundError
+from .errors import ConfigError, NotFoundError, S3dlioError
 from .storage import open_store
 from .storage.base import ObjectInfo, Store
 
@@ -31,6 +31,8 @@ def walk(uri: str, *, recursive: bool, pattern: str | None = None) -> Iterator[t
         yield store.root + itself.key, itself
     for page in store.list(base, recursive=recursive):
         for info in page.objects:
+            if not info.key.startswith(base):
+                raise S3dlioError(f"cannot list {uri}: the store names {info.key!r}, which does not lie there")
             relative = info.key[len(base) :]  # empty for the marker of the prefix itself, which is no child of it
             if matches(relative) if relative else recursive and pattern is None:
                 yield store.root + info.key, info

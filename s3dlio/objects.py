@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from . import config, listing
+from . import config, listing, runtime
 from . import uri as uris
 from .errors import ConfigError, NotFoundError
 from .storage import open_store
@@ -40,6 +40,8 @@ __all__ = [
 ]
 
 log = logging.getLogger("s3dlio")
+
+DELETES_IN_FLIGHT = 64
 
 _STAT_KEYS = (
     "content_type",
@@ -214,8 +216,10 @@ def delete(uri: str, recursive: bool = False) -> None:
     elif isinstance(store, HasDirectories):
         store.delete_tree(location.key)
     else:
-        for entry, _ in listing.walk(uri, recursive=True):
-            store.delete(entry[len(store.root) :])
+        keys = (entry[len(store.root) :] for entry, _ in listing.walk(uri, recursive=True))
+        for _, result in runtime.each(store.delete, keys, window=DELETES_IN_FLIGHT):
+            if isinstance(result, BaseException):
+                raise result
 
 
 def mkdir(uri: str) -> None:

@@ -8,6 +8,7 @@ waits for a stalled disk or server.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import contextvars
 import functools
 import itertools
@@ -15,6 +16,7 @@ import logging
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from itertools import islice
@@ -26,7 +28,8 @@ from .loading import gate
 
 __all__ = ["Threads", "after_fork", "calls", "each", "io", "twin", "when_collected"]
 
-EXIT_TIMEOUT = 30.0
+EXIT_TIMEOUT = 10.0
+LOOK_AGAIN = 0.05  # seconds between two looks at what still runs
 
 log = logging.getLogger("s3dlio")
 
@@ -61,41 +64,57 @@ class Threads:
         after_fork(self._forget)
 
     def _forget(self) -> None:
-        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
+        self._tasks: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        # A token for each thread that waits. Not a semaphore: an interrupt in its Python code could leave its lock taken.
+        self._idle: deque[None] = deque()
         self._lock = threading.Lock()
         self._num_threads = 0
+
+    def start(self, task: Callable[[], object]) -> None:
+        """Run `task`, which must not raise, in one of the threads."""
+        try:
+            self._idle.pop()
+        except IndexError:
+            self._grow()
+        self._tasks.put(task)
 
     def submit(self, task: Callable[[], T]) -> Future[T]:
         """Run `task` in one of the threads."""
         future: Future[T] = Future()
-        self._tasks.put((future, task))
-        if not self._idle.acquire(blocking=False):
-            self._grow()
+        self.start(functools.partial(_fulfil, future, task))
         return future
 
     def _grow(self) -> None:
         with self._lock:
             if self._num_threads >= self._limit():
                 return
+            name = f"s3dlio-{self._name}-{self._num_threads + 1}"
+            try:
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+            except RuntimeError:  # the system gives no more threads
+                if not self._num_threads:
+                    raise
+                return
             self._num_threads += 1
-            name = f"s3dlio-{self._name}-{self._num_threads}"
-        threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def _work(self) -> None:
         tasks, idle = self._tasks, self._idle
         while True:
             try:
-                future, task = tasks.get_nowait()
+                task = tasks.get_nowait()
             except Empty:
-                idle.release()
-                future, task = tasks.get()
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(task())
-                except BaseException as exc:
-                    future.set_exception(exc)
-            del future, task  # else an idle thread would keep the last result alive
+                idle.append(None)
+                task = tasks.get()
+            task()
+            del task  # else an idle thread would keep the last result alive
+
+
+def _fulfil(future: Future[T], task: Callable[[], T]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(task())
+        except BaseException as exc:
+            future.set_exception(exc)
 
 
 io = Threads("io", lambda: config.snapshot().worker_threads)
@@ -115,18 +134,22 @@ def each(function: Callable[[Item], T], items: Iterable[Item], *, window: int) -
             yield item, _attempt(function, item, Exception)
         return
     ended: SimpleQueue[tuple[Item, T | BaseException]] = SimpleQueue()
-    stopped = threading.Event()
+    running: set[object] = set()
+    stopped: list[None] = []  # filled to stop; like `running`, safe against an interrupt at any place
     owner = os.getpid()
 
     def run(item: Item) -> None:
-        skip = RuntimeError("left early")
+        token, skip = object(), RuntimeError("left early")
+        running.add(token)  # before it looks whether it may: who stops looks at `running` afterwards
         # Whatever is not put here would be waited for without end, so an exit raised in a thread counts, too.
-        ended.put((item, skip if stopped.is_set() else _attempt(function, item, BaseException)))
+        outcome = skip if stopped else _attempt(function, item, BaseException)
+        running.discard(token)
+        ended.put((item, outcome))
 
     num_running = 0
     try:
         for item in islice(pending, window):
-            io.submit(functools.partial(run, item))
+            io.start(functools.partial(run, item))
             num_running += 1
         while num_running:
             outcome = ended.get()
@@ -134,13 +157,13 @@ def each(function: Callable[[Item], T], items: Iterable[Item], *, window: int) -
             yield outcome
             del outcome
             for item in islice(pending, window - num_running):  # it may have paused before
-                io.submit(functools.partial(run, item))
+                io.start(functools.partial(run, item))
                 num_running += 1
     finally:
-        stopped.set()
-        if os.getpid() == owner:  # a forked child that collects this frame has none of the threads
-            for _ in range(num_running):
-                ended.get()
+        stopped.append(None)
+        while running and os.getpid() == owner:  # a forked child that collects this frame has none of the threads
+            with contextlib.suppress(Empty):
+                ended.get(timeout=LOOK_AGAIN)
 
 
 def _attempt(function: Callable[[Item], T], item: Item, kind: type[BaseException]) -> T | BaseException:
@@ -188,7 +211,7 @@ class _Reaper:
     def _run_all(self) -> None:
         """At exit: what is watched still, and what the thread has not come to yet."""
         for action in list(self._watched.values()):
-            _run_quietly(action)
+            self._due.put(action)
         self._watched.clear()
         if self._thread is not None:
             done = threading.Event()

@@ -101,6 +101,9 @@ class BytesView(np.ndarray[tuple[int], np.dtype[np.uint8]]):
             kwargs["out"] = tuple(map(_plain_if_view, out))
         return getattr(ufunc, method)(*map(_plain_if_view, inputs), **kwargs)
 
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return function(*_plain_inside(args), **_plain_inside(kwargs))
+
     def view(self, *args: Any, **kwargs: Any) -> Any:
         return _plain(self).view(*args, **kwargs)
 
@@ -119,7 +122,14 @@ class BytesView(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     def __format__(self, spec: str) -> str:
         return format(repr(self), spec)
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+    @property
+    def is_bytes(self) -> bool:
+        """False for what numpy made of a view behind its back, such as an array of its argsort: plain in all but name."""
+        return self.ndim == 1 and self.dtype == np.uint8
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        if not self.is_bytes:
+            return _plain(self).__reduce_ex__(protocol)
         out_of_band = int(protocol) >= 5 and self.flags.c_contiguous
         return copy_of, (pickle.PickleBuffer(self) if out_of_band else self.tobytes(), self.uri)
 
@@ -136,6 +146,15 @@ def _plain(view: Bytes) -> Bytes:
 
 def _plain_if_view(value: Any) -> Any:
     return _plain(value) if isinstance(value, BytesView) else value
+
+
+def _plain_inside(value: Any) -> Any:
+    """The arguments of a numpy function with every view in them as a plain array."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain_inside, value)) if type(value) in (list, tuple) else value
+    if isinstance(value, dict):
+        return {name: _plain_inside(inner) for name, inner in value.items()}
+    return _plain_if_view(value)
 
 
 def _plain_bytes(value: object) -> Bytes | None:
@@ -177,8 +196,9 @@ class _Block:
         self.memory = _aligned(self.owner, size, PAGE)
 
 
-# Who refers to the owner of a free block: its `_Block`, `memory` as its base, and the argument of getrefcount.
-_REFS_OF_A_FREE_BLOCK = 3
+def _num_references(block: _Block) -> int:
+    """How many refer to the owner of the block, this call included."""
+    return sys.getrefcount(block.owner)
 
 
 class _Pool:
@@ -205,7 +225,7 @@ class _Pool:
             for _ in range(min(len(blocks), self.PROBES)):
                 block = blocks[0]
                 blocks.rotate(-1)
-                if sys.getrefcount(block.owner) == _REFS_OF_A_FREE_BLOCK:
+                if _num_references(block) == _REFS_OF_A_FREE_BLOCK:
                     return block.memory[:num_bytes]  # refers to the owner before the lock is let go
         block = _Block(size)
         self._remember(block, config.snapshot().pool_bytes)
@@ -224,9 +244,6 @@ class _Pool:
                 self._classes[oldest.size].remove(oldest)
 
 
-_pool = _Pool()
-
-
 @lru_cache(maxsize=4096)
 def _size_class(num_bytes: int) -> int:
     """Whole pages, in steps of at most an eighth, so that objects of similar size share blocks."""
@@ -237,6 +254,25 @@ def _size_class(num_bytes: int) -> int:
 def _aligned(owner: Bytes, num_bytes: int, alignment: int) -> Bytes:
     offset = -owner.__array_interface__["data"][0] % alignment
     return owner[offset:][:num_bytes]  # in two steps: an empty slice begins where its array does
+
+
+def _count_of_a_free_block() -> int:
+    """What `_num_references` says of a block that only the pool knows; -1 where it cannot tell a view of it.
+
+    Measured, because interpreters differ in the references that they count (3.14 borrows some), and some without a
+    global lock defer counting.
+    """
+    block = _Block(PAGE)
+    free = _num_references(block)
+    view = block.memory[:1]
+    in_use = _num_references(block)
+    del view
+    is_exact = in_use == free + 1 and _num_references(block) == free
+    return free if is_exact and getattr(sys, "_is_gil_enabled", lambda: True)() else -1
+
+
+_REFS_OF_A_FREE_BLOCK = _count_of_a_free_block()
+_pool = _Pool()
 
 
 def empty(num_bytes: int, uri: str = "") -> BytesView:

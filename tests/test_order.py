@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def naive_deal(positions: list[int], batch_size: int, num_ranks: int, tail: Tail
     if tail == "drop" or not left:
         return hands
     if tail == "pad":
-        again = itertools.cycle(positions)
+        again = itertools.cycle(range(positions[-1] + 1))  # the epoch from its beginning, wherever this run began
         while len(left) % num_ranks:
             left.append(next(again))
     shares = [len(left[rank::num_ranks]) for rank in range(num_ranks)]
@@ -53,9 +53,16 @@ def naive_deal(positions: list[int], batch_size: int, num_ranks: int, tail: Tail
     return hands
 
 
+def steps_of(deal: Deal) -> Iterator[list[int]]:
+    """A block holds whole steps, the last block perhaps one that is shorter."""
+    for block in deal.blocks():
+        for first in range(0, block.size, deal.batch_size):
+            yield block[first : first + deal.batch_size].tolist()
+
+
 def dealt(deal: Deal, num_workers: int = 1) -> list[list[int]]:
     """The steps of the deal's rank as a DataLoader delivers them: from its workers in turn."""
-    hands = [[step.tolist() for step in deal.for_worker(worker, num_workers).steps()] for worker in range(num_workers)]
+    hands = [list(steps_of(deal.for_worker(worker, num_workers))) for worker in range(num_workers)]
     turns = itertools.zip_longest(*hands)
     return [step for turn in turns for step in turn if step is not None]
 

@@ -18,7 +18,9 @@ class Operation:
 
 
 def attempts(**policy: float) -> Attempts:
-    return Attempts(Policy(**policy), Operation(), 0.0)  # type: ignore[arg-type]
+    attempts = Attempts(Policy(**policy), Operation())  # type: ignore[arg-type]
+    attempts.begin(0.0)
+    return attempts
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +92,7 @@ def test_corrections_are_free_and_bounded() -> None:
 
 def entered(pace: Pace) -> int:
     count = 0
-    while pace.enter():
+    while pace.enter([]):
         count += 1
     return count
 
@@ -120,7 +122,7 @@ def test_throttling_halves_the_pace_once_a_second_and_never_stops_it() -> None:
 def test_the_pace_is_halved_from_what_runs_and_not_from_what_might() -> None:
     pace = Pace(256)
     for _ in range(8):
-        pace.enter()
+        pace.enter([])
     pace.throttled(100.0)
     assert pace.limit == 4
 
@@ -145,7 +147,7 @@ def test_places_that_were_left_for_a_while_may_be_taken_by_others() -> None:
     assert entered(pace) == 2
     pace.come_back(2)
     pace.leave(2)
-    assert not pace.enter()
+    assert not pace.enter([])
     pace.leave(2)
     assert entered(pace) == 2
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -273,3 +274,43 @@ def fork_quietly() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return os.fork()
+
+
+INTERRUPTED = """
+import random, signal, sys, s3dlio
+uris = [f"{sys.argv[1]}{number:03d}" for number in range(100)]
+s3dlio.put_many([(uri, bytes(20_000)) for uri in uris])
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+random.seed(1)
+num_interrupted = 0
+for _ in range(400):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.01))
+        s3dlio.get_many(uris)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        num_interrupted += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert [len(view) for view in s3dlio.get_many(uris)] == [20_000] * 100
+assert num_interrupted > 50, num_interrupted
+"""
+
+
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+def test_interrupts_at_any_place_leave_a_package_that_works(tmp_path: Path, run_python: Run, scheme: str) -> None:
+    root = f"file://{tmp_path}/" if scheme == "file" else "memory://interrupted/"
+    done = run_python(INTERRUPTED, root)
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads_that_could_not_be_started_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threads = runtime.Threads("few", lambda: 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(5):
+            with pytest.raises(RuntimeError, match="can't start"):
+                threads.submit(lambda: 1)
+    assert threads.submit(lambda: 2).result(timeout=20) == 2

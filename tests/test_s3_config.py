@@ -116,7 +116,7 @@ def test_an_endpoint_that_is_no_url_is_refused(faults: FaultServer, monkeypatch:
     monkeypatch.setenv("AWS_ENDPOINT_URL", url)
     with pytest.raises(errors.ConfigError, match="endpoint"):
         s3dlio.get("s3://bkt/k")
-    with pytest.raises(errors.ConfigError, match="endpoint_url"):
+    with pytest.raises(errors.ConfigError, match="endpoint"):
         s3dlio.configure_s3(endpoint_url=url)
 
 
@@ -291,3 +291,19 @@ def test_an_ipv6_address_is_an_endpoint(faults: FaultServer, monkeypatch: pytest
         assert [bytes(view) for view in s3dlio.get_many(["s3://bkt/k"] * 3)] == [b"data"] * 3
         assert server.requests[0].headers["host"] == f"[::1]:{server.port}"
         wire.close_idle()
+
+
+def test_an_endpoint_with_a_path_is_refused_and_no_password_is_shown() -> None:
+    with pytest.raises(errors.ConfigError, match="has a path"):
+        s3dlio.configure_s3(endpoint_url="https://gateway.example.com/s3/prefix")
+    for url in ("ftp://user:TOPSECRET@host", "https://user:TOPSECRET@host:99999", "https://user:TOPSECRET@host"):
+        with pytest.raises(errors.ConfigError) as caught:
+            s3dlio.configure_s3(endpoint_url=url)
+        assert "TOPSECRET" not in str(caught.value)
+
+
+def test_a_setting_with_a_line_break_is_named(faults: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "secret-token\n")
+    with pytest.raises(errors.ConfigError, match="AWS_SESSION_TOKEN") as caught:
+        s3dlio.get("s3://bkt/k")
+    assert "secret-token" not in str(caught.value)

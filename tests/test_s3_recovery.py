@@ -432,3 +432,125 @@ def test_a_listing_that_never_goes_on_is_an_error(faults: FaultServer) -> None:
     faults.decide = lambda _: answering(Reply(200, {}, page.encode()))
     with pytest.raises(s3dlio.S3dlioError, match=r"s3://bkt/.*again and again"):
         s3dlio.list("s3://bkt/")
+
+
+# One place only: as S3DLIO_MAX_CONNECTIONS gives when many share it, or throttling
+
+
+@pytest.fixture
+def one_connection(faults: FaultServer, monkeypatch: pytest.MonkeyPatch) -> FaultServer:
+    monkeypatch.setenv("S3DLIO_MAX_CONNECTIONS", "1")
+    return faults
+
+
+def test_a_size_that_must_be_asked_for_needs_no_second_connection(one_connection: FaultServer) -> None:
+    def without_range(reply: Reply) -> Reply:
+        return Reply(reply.status, {k: v for k, v in reply.headers.items() if k.lower() != "content-range"}, reply.body)
+
+    one_connection.s3.put("k", b"x" * 10)
+    one_connection.decide = lambda request: Fault(change=without_range) if request.headers.get("range") else None
+    assert s3dlio.get_range("s3://bkt/k", 100, 5) == b""
+    one_connection.decide = lambda _: None
+    assert s3dlio.get_range("s3://bkt/k", 3, 0) == b""
+
+
+def test_a_head_before_each_read_needs_no_second_connection(
+    one_connection: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("S3DLIO_SKIP_HEAD", "0")
+    assert_all_there(fill(one_connection, 20))
+    assert {request.method for request in one_connection.requests} == {"HEAD", "GET"}
+
+
+def test_a_conditional_write_whose_answer_was_lost_is_known_again(one_connection: FaultServer) -> None:
+    answers = iter([Fault(unanswered=True, undone=False)])
+    one_connection.decide = lambda request: next(answers, None) if request.method == "PUT" else None
+    s3dlio.put_bytes("s3://bkt/lock", b"me", if_absent=True)
+    with pytest.raises(s3dlio.PreconditionFailedError, match="s3://bkt/lock"):
+        s3dlio.put_bytes("s3://bkt/lock", b"you", if_absent=True)
+    assert one_connection.s3.get("lock") == b"me"
+
+
+def test_many_large_objects_are_written_however_few_the_threads(
+    faults: FaultServer, monkeypatch: pytest.MonkeyPatch, run_python: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    code = (
+        "import s3dlio\n"
+        "data = bytes(65 << 20)\n"
+        "s3dlio.put_many([(f's3://bkt/large/{n}', data) for n in range(2)] + [('s3://bkt/small', b'x')])\n"
+    )
+    done = run_python(code, S3DLIO_WORKER_THREADS="1", PYTHONPATH=str(Path(s3dlio.__file__).parent.parent))
+    assert done.returncode == 0, done.stderr
+    assert [len(faults.s3.get(key) or b"") for key in ("large/0", "large/1", "small")] == [65 << 20, 65 << 20, 1]
+
+
+def test_without_an_etag_a_broken_body_is_read_anew(faults: FaultServer) -> None:
+    """Of the same size and the same second: nothing tells the versions apart, so no part of the old one may stay."""
+
+    def cut_and_replace(request: Request) -> Fault | None:
+        def without_etag(reply: Reply) -> Reply:
+            return Reply(reply.status, {k: v for k, v in reply.headers.items() if k.lower() != "etag"}, reply.body)
+
+        is_first = len(faults.asked("GET")) == 1
+        if not is_first:
+            faults.s3.put("k", b"b" * 3_000_000)
+        return Fault(change=without_etag, cut=1_000_000 if is_first else None)
+
+    faults.s3.put("k", b"a" * 3_000_000)
+    faults.decide = cut_and_replace
+    assert set(bytes(s3dlio.get("s3://bkt/k"))) == {ord("b")}
+
+
+def test_a_weak_etag_is_compared_and_is_no_condition(faults: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S3DLIO_RANGE_THRESHOLD_MB", "1")
+    faults.s3.put("k", bytes(range(250)) * 20_000)
+    faults.decide = lambda _: Fault(change=lambda reply: reply.with_headers(etag='W/"x"'))
+    assert s3dlio.get("s3://bkt/k") == bytes(range(250)) * 20_000
+    assert not [request for request in faults.requests if "if-match" in request.headers]
+
+
+def test_what_a_listing_names_elsewhere_is_neither_listed_nor_deleted(faults: FaultServer) -> None:
+    page = (
+        "<ListBucketResult><IsTruncated>false</IsTruncated>"
+        "<Contents><Key>keep/me</Key><Size>1</Size></Contents></ListBucketResult>"
+    )
+    faults.s3.put("keep/me", b"x")
+    faults.decide = lambda request: answering(Reply(200, {}, page.encode())) if "list-type" in request.query else None
+    for verb in (s3dlio.list, s3dlio.delete):
+        with pytest.raises(s3dlio.S3dlioError, match=r"s3://bkt/junk/.*keep/me"):
+            verb("s3://bkt/junk/", recursive=True)
+    assert faults.s3.get("keep/me") == b"x"
+
+
+def test_the_404_of_a_web_server_is_no_missing_object(faults: FaultServer) -> None:
+    faults.decide = lambda _: answering(Reply(404, {}, b"<html>Not Found</html>"))
+    for verb in (s3dlio.exists, s3dlio.get, s3dlio.stat):
+        with pytest.raises(s3dlio.S3dlioError, match=r"s3://bkt/k.*is the endpoint an S3 server") as caught:
+            verb("s3://bkt/k")
+        assert not isinstance(caught.value, s3dlio.NotFoundError)
+
+
+def test_new_credentials_need_no_new_connections(faults: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults.s3.put("k", b"x")
+    for number in range(20):
+        monkeypatch.setenv("AWS_SESSION_TOKEN", f"token{number}")
+        assert s3dlio.get("s3://bkt/k") == b"x"
+    assert faults.num_connections == 1
+
+
+@pytest.mark.parametrize("end", ["sys.exit(0)", "raise KeyError"])
+def test_a_child_forked_within_a_writer_leaves_the_parents_upload_alone(
+    faults: FaultServer, run_python: Callable[..., subprocess.CompletedProcess[str]], end: str
+) -> None:
+    faults.decide = lambda request: Fault(delay=0.5) if request.verb == "PART" else None
+    code = (
+        "import os, sys, s3dlio\n"
+        "with s3dlio.open_writer('s3://bkt/k') as file:\n"
+        "    for _ in range(20): file.write(bytes(1 << 20))\n"
+        "    pid = os.fork()\n"
+        f"    if pid == 0:\n        sys.stderr = open(os.devnull, 'w'); {end}\n"
+        "    os.waitpid(pid, 0)\n"
+    )
+    done = run_python(code, timeout=30, PYTHONPATH=str(Path(s3dlio.__file__).parent.parent))
+    assert done.returncode == 0, done.stderr
+    assert len(faults.s3.get("k") or b"") == 20 << 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +188,18 @@ def test_offsets_and_item_types_that_do_not_fit_are_torchs_own_errors(place: Pla
     with pytest.raises(ValueError, match="length"):
         torch.frombuffer(s3dlio.get(f"{place.root}empty"), dtype=torch.uint8)
     assert torch.from_numpy(s3dlio.get(f"{place.root}empty").view("f4")).numel() == 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    "make", [lambda view: np.full_like(view, 0.5, dtype=np.float32), lambda view: view.argsort(), np.asanyarray]
+)
+def test_arrays_made_of_a_view_arrive_as_they_are(tmp_path: Path, num_workers: int, make: Callable[[Any], Any]) -> None:
+    """numpy gives some of them the view's class, which must not make bytes of their numbers."""
+    data = np.random.default_rng(1).integers(0, 256, 100, np.uint8)
+    s3dlio.put_bytes(f"file://{tmp_path}/k", data)
+    dataset = s3dlio.ObjectStoreMapDataset(f"file://{tmp_path}/", transform=make)
+    context = "fork" if num_workers else None
+    (batch,) = DataLoader(dataset, batch_size=2, num_workers=num_workers, multiprocessing_context=context)
+    assert np.array_equal(np.asarray(batch[0]), np.asarray(make(data)))
+    assert np.array_equal(pickle.loads(pickle.dumps(make(s3dlio.get(f"file://{tmp_path}/k")))), make(data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -143,13 +144,18 @@ def test_the_last_batch_of_an_epoch_is_the_beginning_of_the_next(prefix: str, ma
 @both_kinds
 def test_a_state_is_a_few_plain_numbers(prefix: str, make: Make) -> None:
     state = make(prefix, seed=11).state_dict()
-    assert state == {"version": 1, "seed": 11, "epoch": 0, "position": 0, "num_samples": NUM_OBJECTS}
+    assert state == {"version": 1, "seed": 11, "shuffle": 0, "epoch": 0, "position": 0, "num_samples": NUM_OBJECTS}
 
 
 @both_kinds
 @pytest.mark.parametrize(
     ("change", "named"),
-    [({"num_samples": 5}, "5 samples and there are 103"), ({"version": 9}, "version 9"), ({"position": 104}, "104")],
+    [
+        ({"num_samples": 5}, "5 samples and there are 103"),
+        ({"version": 9}, "version 9"),
+        ({"position": 104}, "104"),
+        ({"shuffle": 1}, "shuffle=True"),
+    ],
 )
 def test_a_state_of_other_data_is_refused(prefix: str, make: Make, change: dict[str, int], named: str) -> None:
     batches = make(prefix)
@@ -290,3 +296,24 @@ def test_within_a_batch_several_ranks_have_no_state(prefix: str) -> None:
 def test_a_negative_epoch_of_a_stream_is_an_error(prefix: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="epoch=-1"):
         stream(prefix).set_epoch(-1)
+
+
+@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_two_loaders_of_one_stream_are_in_epochs_of_their_own(prefix: str, num_workers: int, persistent: bool) -> None:
+    dataset = ObjectStoreIterableDataset(prefix, transform=number, batch_size=4, shuffle=True)
+    one, two = (loader(dataset, 4, **workers(num_workers, persistent)) for _ in range(2))
+    two.set_epoch(5)
+    pairs = list(zip(one, two, strict=True))
+    alone = loader(dataset, 4)
+    assert flat(first for first, _ in pairs) == flat(alone)
+    alone.set_epoch(5)
+    assert flat(second for _, second in pairs) == flat(alone)
+
+
+def test_the_seed_of_a_state_reaches_workers_that_live_already(prefix: str) -> None:
+    saved = stream_loader(prefix, shuffle=True, seed=7)
+    begun = list(itertools.islice(saved, 3))
+    batches = stream_loader(prefix, shuffle=True, seed=0, num_workers=2, persistent=True)
+    list(batches)
+    batches.load_state_dict(saved.state_dict())
+    assert sorted(flat(begun) + flat(batches)) == list(range(NUM_OBJECTS))

@@ -56,7 +56,7 @@ def test_every_epoch_and_seed_has_another_order_and_the_same_one_again() -> None
 @settings(max_examples=40, deadline=None)
 def test_a_state_is_restored_by_other_ranks_for_one_epoch_only(position: int, batch_size: int, num_ranks: int) -> None:
     whole = indices(60, shuffle=True, seed=5)
-    state = {"version": 1, "seed": 5, "epoch": 0, "position": position, "num_samples": 60}
+    state = {"version": 1, "seed": 5, "shuffle": 1, "epoch": 0, "position": position, "num_samples": 60}
     rest: list[int] = []
     for rank in range(num_ranks):
         sampler = ResumableSampler(range(60), batch_size=batch_size, shuffle=True, rank=rank, world_size=num_ranks)

@@ -167,30 +167,20 @@ class Deal:
         return np.arange(first + begin, first + begin + smaller + (self.rank < larger_ranks), dtype=np.int64)
 
     def _repeated(self, first: int, left: int, wanted: Indices) -> Indices:
-        """Positions beyond the end are filled from the samples dealt since `start`, again and again if need be."""
-        period = self.num_samples - self.start
-        return np.where(wanted < left, first + wanted, self.start + (wanted - left) % period)
-
-    def steps(self) -> Iterator[Indices]:
-        """The positions of each step of this worker, in order: `batch_size` of them, fewer only in the last."""
-        for step in range(self.worker, self.num_full_steps, self.num_workers):
-            first = self.start + step * self.step_length + self.rank * self.batch_size
-            yield np.arange(first, first + self.batch_size, dtype=np.int64)
-        if self.num_full_steps % self.num_workers == self.worker and (tail := self.tail_positions()).size:
-            yield tail
+        """Positions beyond the end are filled from the epoch's beginning, again and again if need be."""
+        return np.where(wanted < left, first + wanted, (wanted - left) % self.num_samples)
 
     def blocks(self) -> Iterator[Indices]:
-        """`steps()` joined to arrays of about `BLOCK` positions, which are cheaper to permute."""
-        pending: list[Indices] = []
-        num_pending = 0
-        for step in self.steps():
-            pending.append(step)
-            num_pending += step.size
-            if num_pending >= BLOCK:
-                yield np.concatenate(pending)
-                pending, num_pending = [], 0
-        if pending:
-            yield np.concatenate(pending)
+        """The positions of this worker's steps, in order, as arrays of whole steps: about `BLOCK` positions each."""
+        step_count = max(1, BLOCK // self.batch_size)
+        within = self.start + self.rank * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
+        steps = range(self.worker, self.num_full_steps, self.num_workers)
+        for first in range(0, len(steps), step_count):
+            some = steps[first : first + step_count]
+            numbers = np.arange(some.start, some.stop, some.step, dtype=np.int64)
+            yield (numbers[:, np.newaxis] * self.step_length + within).ravel()
+        if self.num_full_steps % self.num_workers == self.worker and (tail := self.tail_positions()).size:
+            yield tail
 
     def position_after(self, num_steps: int) -> int:
         """The global position when every rank has taken `num_steps` steps."""

@@ -60,6 +60,7 @@ class Read(NamedTuple):
     """One request: `length` bytes from `start` (None: to the end), of the version `match` (an etag) if told.
 
     `version` is the store's own id of an older version. `tag` is the caller's number for it, since reads end in any order.
+    `ask_first` lets a remote store ask for the size before it reads.
     """
 
     key: str
@@ -69,6 +70,7 @@ class Read(NamedTuple):
     match: str | None = None
     tag: int = 0
     version: str | None = None
+    ask_first: bool = False
 
 
 class ReadResult(NamedTuple):

@@ -13,9 +13,9 @@ import re
 import secrets
 import shutil
 import stat as modes
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..errors import (
     ChangedError,
@@ -47,6 +47,14 @@ def options() -> None:
 def open_container(scheme: str, _container: str, _options: None) -> LocalStore:
     """The whole file system is one container."""
     return LocalStore(scheme, DIRECT if scheme == "direct" else BUFFERED)
+
+
+class _Level(NamedTuple):
+    """A directory that is being walked through."""
+
+    directory: str
+    identity: tuple[int, int]
+    entries: Iterator[tuple[str, os.stat_result]]
 
 
 class LocalStore:
@@ -109,7 +117,7 @@ class LocalStore:
         directory, slash, start = prefix.rpartition("/")
         objects: list[ObjectInfo] = []
         prefixes: list[str] = []
-        for entry in self._walk(directory + slash, start, recursive, ()):
+        for entry in self._walk(directory + slash, start, recursive):
             if isinstance(entry, ObjectInfo):
                 objects.append(entry)
             else:
@@ -119,21 +127,27 @@ class LocalStore:
                 objects, prefixes = [], []
         yield Page(objects, prefixes)
 
-    def _walk(
-        self, directory: str, start: str, recursive: bool, above: tuple[tuple[int, int], ...]
-    ) -> Iterator[ObjectInfo | str]:
+    def _walk(self, directory: str, start: str, recursive: bool) -> Iterator[ObjectInfo | str]:
         """Files as objects, sub-directories (unless `recursive`) as prefixes, in the order of their bytes."""
-        here = self._identity(directory)
-        if here is None or here in above:
-            return
-        for name, status in self._scan(directory, start):
-            key = directory + name
-            if not name.endswith("/"):
-                yield _info_of(key, status)
+        levels: MutableSequence[_Level] = []
+        self._descend(levels, directory, start)
+        while levels:
+            level = levels[-1]
+            name, status = next(level.entries, (None, None))
+            if name is None or status is None:
+                levels.pop()
+            elif not name.endswith("/"):
+                yield _info_of(level.directory + name, status)
             elif recursive:
-                yield from self._walk(key, "", True, (*above, here))
+                self._descend(levels, level.directory + name, "")
             else:
-                yield key
+                yield level.directory + name
+
+    def _descend(self, levels: MutableSequence[_Level], directory: str, start: str) -> None:
+        """Go into a directory, unless it is gone or is one of those above it, reached again by a link."""
+        here = self._identity(directory)
+        if here is not None and all(here != level.identity for level in levels):
+            levels.append(_Level(directory, here, iter(self._scan(directory, start))))
 
     def _identity(self, directory: str) -> tuple[int, int] | None:
         """Device and inode, to notice links that go in a circle; None when there is no such directory."""
@@ -203,7 +217,8 @@ class LocalUpload:
 
     def __init__(self, root: str, key: str, io: FileIO) -> None:
         # A link stays a link: the file that it names is replaced.
-        self._path = os.path.realpath(key) if os.path.islink(key) else key
+        path = os.path.join(os.getcwd(), key)  # the working directory may be another one when it is published
+        self._path = os.path.realpath(path) if os.path.islink(path) else path
         self._root, self._key, self._io = root, key, io
         self._pid = os.getpid()
         directory, name = os.path.split(self._path)
@@ -344,4 +359,4 @@ def _remove_tree(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path.rstrip("/")):
         shutil.rmtree(path)
     else:
-        _remove(path)
+        _remove(path.rstrip("/") or path)

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ..view import ALIGNMENT, BytesView, copy_of
@@ -25,8 +27,10 @@ class ViewBatch(list[BytesView]):
     """A batch of views: a list, whose transport between processes is one piece."""
 
 
-def _collate_views(batch: Sequence[BytesView], **_: Any) -> ViewBatch:
-    return ViewBatch(batch)
+def _collate_views(batch: Sequence[BytesView], **_: Any) -> Any:
+    if all(view.is_bytes for view in batch):
+        return ViewBatch(batch)
+    return default_collate([np.asarray(view) for view in batch])
 
 
 def _layout(sizes: Sequence[int]) -> tuple[list[int], int]:
@@ -70,4 +74,4 @@ def _unpack_arena(arena: torch.UntypedStorage, facts: list[tuple[int, str]], kin
 
 default_collate_fn_map[BytesView] = _collate_views
 ForkingPickler.register(ViewBatch, lambda batch: _pack(batch, ViewBatch))
-ForkingPickler.register(BytesView, lambda view: _pack([view], None))
+ForkingPickler.register(BytesView, lambda view: _pack([view], None) if view.is_bytes else np.asarray(view).__reduce__())

@@ -10,19 +10,32 @@ from .ranks import current_worker
 
 __all__ = ["Cursor"]
 
-_EPOCH, _START, _USED = range(3)
+_EPOCH, _START, _USED, _SEED = range(4)
+MAX_SEED = 2**63 - 1
 
 
 class Cursor:
-    """Three numbers in shared memory, so that workers that outlive an epoch learn of the next one.
+    """A few numbers in shared memory, so that workers that outlive an epoch learn of the next one.
 
     Written by the main process between epochs. `take` gives the numbers to the iterator of an epoch; a start position
     that was restored counts for one epoch only, and `take` says so when workers would begin there again, because the
     next epoch was not named.
     """
 
-    def __init__(self, epoch: int = 0, start: int = 0) -> None:
-        self._cells = torch.tensor([epoch, start, 0], dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+    def __init__(self, seed: int = 0) -> None:
+        cells = torch.zeros(4, dtype=torch.int64)
+        self._cells = cells.share_memory_()  # type: ignore[no-untyped-call]
+        self.seed = seed
+
+    @property
+    def seed(self) -> int:
+        return int(self._cells[_SEED])
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        if not 0 <= seed <= MAX_SEED:
+            raise ValueError(f"seed={seed} lies outside of [0, 2**63)")
+        self._cells[_SEED] = seed
 
     @property
     def epoch(self) -> int:

@@ -17,10 +17,9 @@ from ..view import BytesView
 from . import collate as _collate  # noqa: F401 - teaches PyTorch what a batch of views is
 from .cursor import Cursor
 from .ranks import current_ranks, current_worker
+from .state import checked_state, state_of
 
-__all__ = ["ObjectStoreIterableDataset", "ObjectStoreMapDataset", "STATE_VERSION", "checked_state", "tail_of"]
-
-STATE_VERSION = 1
+__all__ = ["ObjectStoreIterableDataset", "ObjectStoreMapDataset", "tail_of"]
 
 Transform = Callable[[BytesView], Any]
 
@@ -151,15 +150,24 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
             raise ValueError(f"batch_size={batch_size}: a batch holds at least one sample")
         self.uris = keys
         self.batch_size = batch_size
-        self.seed = seed
         self._transform = transform
-        self._shuffle = shuffle
+        self.shuffle = shuffle
         self._tail: Tail = tail
         self._told_ranks = (rank, world_size)
+        self._ranks_of_parent: tuple[int, int] | None = None
         current_ranks(rank, world_size)  # contradictions are errors here, not in a worker
         self._prefetch = prefetch
-        self._cursor = Cursor()
+        self._cursor = Cursor(seed)
         self._running: _Progress | None = None
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order; a restored state brings its own."""
+        return self._cursor.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._cursor.seed = seed
 
     @property
     def epoch(self) -> int:
@@ -181,8 +189,15 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
 
     def deal(self, start: int = 0) -> Deal:
         """How the epoch's positions from `start` on are dealt to this rank."""
-        rank, num_ranks = current_ranks(*self._told_ranks)
+        told = self._told_ranks
+        if self._ranks_of_parent is not None and current_worker() is not None:
+            told = self._ranks_of_parent
+        rank, num_ranks = current_ranks(*told)
         return Deal(len(self.uris), start, self.batch_size or 1, num_ranks, rank, tail=self._tail)
+
+    def __bool__(self) -> bool:
+        """There is at least one object, or there would be no dataset."""
+        return True
 
     def __len__(self) -> int:
         """Samples of this rank per epoch; known only when `batch_size` is told, as workers else have tails of their own."""
@@ -195,7 +210,7 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
         epoch, start, was_taken = self._cursor.take()
         deal = self.deal(start).for_worker(worker, num_workers)
         self._running = progress = _Progress(epoch, deal)
-        order = Order(len(self.uris), self._shuffle, self.seed, epoch)
+        order = Order(len(self.uris), self.shuffle, self.seed, epoch)
         return _refusal(epoch, start) if was_taken else self._samples(order, progress)
 
     def _samples(self, order: Order, progress: _Progress) -> Iterator[Any]:
@@ -205,29 +220,33 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
             yield _transformed(view, self._transform)
 
     def state_dict(self) -> dict[str, int]:
-        """(version, seed, epoch, global position, number of samples): plain numbers, taken at equal steps on all ranks.
+        """(version, seed, shuffle, epoch, global position, number of samples), taken at equal steps on all ranks.
 
         Counts the samples that were handed out in this process, so it is exact without workers. Raises RuntimeError within
         a batch of several ranks, where there is no one position.
         """
+        if current_worker() is not None:
+            raise RuntimeError("a DataLoader worker sees a part of the job only: take the state of s3dlio.torch.loader()")
         running = self._running
         epoch, position = (self.epoch, self._cursor.start) if running is None else (running.epoch, running.position())
-        return {
-            "version": STATE_VERSION,
-            "seed": self.seed,
-            "epoch": epoch,
-            "position": position,
-            "num_samples": len(self.uris),
-        }
+        num_samples = len(self.uris)
+        return state_of(seed=self.seed, shuffle=self.shuffle, epoch=epoch, position=position, num_samples=num_samples)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Let the next iteration go on where `state` was taken. Raises ValueError when it belongs to other data."""
-        self.start_at(*checked_state(state, len(self.uris)))
+        self.start_at(*checked_state(state, shuffle=self.shuffle, num_samples=len(self.uris)))
         self.seed = state["seed"]
 
+    def __copy__(self) -> ObjectStoreIterableDataset:
+        """The same stream with an epoch and a position of its own; the names are shared."""
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__, _cursor=Cursor(self.seed), _running=None)
+        twin._cursor.set(self.epoch, self._cursor.start)
+        return twin
+
     def __getstate__(self) -> dict[str, Any]:
-        """A spawned worker has no process group: it is told the rank that this process has now."""
-        return {**self.__dict__, "_told_ranks": current_ranks(*self._told_ranks), "_running": None}
+        """A spawned worker has no process group: it learns the rank that this process has now. Nobody else goes by it."""
+        return {**self.__dict__, "_ranks_of_parent": current_ranks(*self._told_ranks), "_running": None}
 
 
 def _refusal(epoch: int, start: int) -> Iterator[Any]:
@@ -263,18 +282,6 @@ def tail_of(*, drop_last: bool, pad: bool) -> Tail:
     return "drop" if drop_last else "pad" if pad else "exact"
 
 
-def checked_state(state: dict[str, int], num_samples: int) -> tuple[int, int]:
-    """(epoch, position) of a state dict. Raises ValueError when it cannot be restored on `num_samples` samples."""
-    if state.get("version") != STATE_VERSION:
-        raise ValueError(f"this state has version {state.get('version')}, this s3dlio reads version {STATE_VERSION}")
-    if state["num_samples"] != num_samples:
-        raise ValueError(
-            f"the state was taken on {state['num_samples']} samples and there are {num_samples} now: the order of one is "
-            "not that of the other; restore the objects, or start a new epoch with set_epoch()"
-        )
-    return state["epoch"], state["position"]
-
-
 def _keys_of(uris: Iterable[str]) -> KeyList:
     if isinstance(uris, str):
         raise TypeError(f"expected a list of URIs, not the single URI {uris!r}")
@@ -285,4 +292,11 @@ def _keys_of(uris: Iterable[str]) -> KeyList:
 
 
 def _transformed(view: BytesView, transform: Transform | None) -> Any:
-    return view if transform is None else transform(view)
+    """The sample. An exception of the user's own transform says which object it was about."""
+    if transform is None:
+        return view
+    try:
+        return transform(view)
+    except Exception as exc:
+        exc.add_note(f"while transforming {view.uri}")
+        raise

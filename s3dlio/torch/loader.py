@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from .dataset import STATE_VERSION, ObjectStoreIterableDataset, checked_state
+from .dataset import ObjectStoreIterableDataset
 from .sampler import ResumableSampler
+from .state import checked_state, state_of
 
 __all__ = ["Loader", "loader"]
 
@@ -25,7 +27,7 @@ def loader(
     world_size: int | None = None,
     **options: Any,
 ) -> Loader:
-    """A DataLoader over `dataset` whose `state_dict()` resumes exactly, with any number of ranks and workers.
+    """Batches of a DataLoader over `dataset`, whose `state_dict()` resumes exactly, with any number of ranks and workers.
 
     `dataset` is any map-style dataset, or an ObjectStoreIterableDataset, which brings its own shuffle, seed and ranks and
     must have been told this `batch_size`. The other options are those of torch.utils.data.DataLoader (num_workers,
@@ -38,6 +40,8 @@ def loader(
     ...     for batch in batches:
     ...         ...  # state["loader"] = batches.state_dict() is exact here
     """
+    if "sampler" in options or "batch_sampler" in options:
+        raise ValueError("loader() makes the sampler, whose place it knows: leave sampler and batch_sampler out")
     if isinstance(dataset, IterableDataset):
         if not isinstance(dataset, ObjectStoreIterableDataset):
             raise TypeError(f"loader() takes map-style datasets and ObjectStoreIterableDataset, not {type(dataset)}")
@@ -45,7 +49,8 @@ def loader(
             raise ValueError("an ObjectStoreIterableDataset brings its own shuffle, seed, drop_last, pad and ranks")
         if dataset.batch_size != batch_size:
             raise ValueError(f"the dataset was told batch_size={dataset.batch_size}, the loader {batch_size}")
-        return Loader(dataset, DataLoader(dataset, batch_size, **options))
+        own = copy.copy(dataset)  # several loaders of one dataset are in different epochs
+        return Loader(own, DataLoader(own, batch_size, **options))
     sampler = ResumableSampler(
         dataset,  # type: ignore[arg-type]
         batch_size=batch_size,
@@ -100,17 +105,17 @@ class Loader:
 
         Take it at the same step on all ranks: then every rank's state is the same, and any one of them restores all.
         """
-        return {
-            "version": STATE_VERSION,
-            "seed": self._source.seed,
-            "epoch": self._epoch,
-            "position": self._position,
-            "num_samples": self._source.deal().num_samples,
-        }
+        return state_of(
+            seed=self._source.seed,
+            shuffle=self._source.shuffle,
+            epoch=self._epoch,
+            position=self._position,
+            num_samples=self._source.deal().num_samples,
+        )
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Let the next iteration go on where `state` was taken. Raises ValueError when it belongs to other data."""
-        epoch, position = checked_state(state, self._source.deal().num_samples)
+        epoch, position = checked_state(state, shuffle=self._source.shuffle, num_samples=self._source.deal().num_samples)
         self._source.deal(position)  # a position beyond the end is an error here
         self._source.seed = state["seed"]
         self._epoch, self._start, self._position = epoch, position, position

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sized
 from torch.utils.data import Sampler
 
 from ..data.order import Deal, Order
-from .dataset import STATE_VERSION, checked_state, tail_of
+from .dataset import tail_of
 from .ranks import current_ranks
+from .state import checked_state, state_of
 
 __all__ = ["ResumableSampler"]
 
@@ -39,7 +40,7 @@ class ResumableSampler(Sampler[int]):
         self.batch_size = batch_size
         self.seed = seed
         self.epoch = 0
-        self._shuffle = shuffle
+        self.shuffle = shuffle
         self._tail = tail_of(drop_last=drop_last, pad=pad)
         self._told_ranks = (rank, world_size)
         self._start = 0
@@ -66,21 +67,21 @@ class ResumableSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         start, self._start = self._start, 0
-        order = Order(self.num_samples, self._shuffle, self.seed, self.epoch)
+        order = Order(self.num_samples, self.shuffle, self.seed, self.epoch)
         for block in self.deal(start).blocks():
             yield from order.samples(block).tolist()
 
     def state_dict(self) -> dict[str, int]:
         """Where the next iteration begins: (version, seed, epoch, global position, number of samples)."""
-        return {
-            "version": STATE_VERSION,
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "position": self._start,
-            "num_samples": self.num_samples,
-        }
+        return state_of(
+            seed=self.seed,
+            shuffle=self.shuffle,
+            epoch=self.epoch,
+            position=self._start,
+            num_samples=self.num_samples,
+        )
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Restore `state`. Raises ValueError when it belongs to other data."""
-        self.start_at(*checked_state(state, self.num_samples))
+        self.start_at(*checked_state(state, shuffle=self.shuffle, num_samples=self.num_samples))
         self.seed = state["seed"]

@@ -25,6 +25,7 @@ else:
 
 READ_AHEAD_BYTES = 1024 * 1024
 TAIL_BYTES = 256 * 1024
+LINE_BYTES = 8192  # looked at together for a newline
 
 
 class ObjectReader(_File):
@@ -68,6 +69,10 @@ class ObjectReader(_File):
     def __len__(self) -> int:
         return self._info.size
 
+    def __bool__(self) -> bool:
+        """A file is true, however short it is."""
+        return True
+
     def readable(self) -> bool:
         return True
 
@@ -98,6 +103,25 @@ class ObjectReader(_File):
         buffer = bytearray(count)
         self.readinto(buffer)
         return bytes(buffer)
+
+    def readline(self, size: int | None = -1) -> bytes:
+        """The bytes up to and with the next newline, at most `size` of them unless that is negative or None."""
+        self._require_open()
+        limit = self._info.size if size is None or size < 0 else size
+        line = bytearray()
+        while len(line) < limit and self._position < self._info.size and not line.endswith(b"\n"):
+            ahead = self._ahead(limit - len(line))
+            part = ahead[: ahead.find(b"\n") + 1 or len(ahead)]
+            line += part
+            self._position += len(part)
+        return bytes(line)
+
+    def _ahead(self, count: int) -> bytes:
+        """Some of the next bytes, `count` at most, without moving; at least one."""
+        if self._in_window(self._position, 1) is None:
+            self._load_window(self._position)
+        part = bytearray(min(count, LINE_BYTES))
+        return bytes(part[: self._copy(memoryview(part), self._position)])
 
     def readall(self) -> bytes:
         return self.read(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
@@ -21,6 +22,7 @@ class Parts:
         self._window = store.limits.parallel_parts
         self._running: deque[Future[None]] = deque()
         self._is_over = False
+        self._owner = os.getpid()
 
     def send(self, number: int, offset: int, data: Sequence[memoryview]) -> None:
         """Begin to store a part, after an earlier one has ended if too many are on their way. Raises an earlier one's error.
@@ -47,12 +49,15 @@ class Parts:
         return info
 
     def drop(self) -> None:
-        """Abort the upload, once nothing of it is on its way any more. Harmless after `complete` or when called again."""
-        if self._is_over:
+        """Abort the upload, once nothing of it is on its way any more.
+
+        Harmless after `complete`, when called again, and in a forked child, which has none of the threads.
+        """
+        if self._is_over or os.getpid() != self._owner:
             return
-        self._is_over = True
         for task in self._running:
             task.cancel()
         wait(self._running)
         self._running.clear()
         self._upload.abort()
+        self._is_over = True  # not before: an interrupted abort may be asked for again

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Protocol, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from ... import config
 from ...errors import ConfigError
 from .http import ProtocolError, Request, Response, encode, receive
 
@@ -62,16 +63,10 @@ class Server:
 
     @classmethod
     def from_url(cls, url: str, ca_bundle: str | None) -> Server:
-        """Raises ConfigError when `url` is no http(s) URL, or when it holds a password."""
-        shown = "***@" + url.rpartition("@")[2] if "@" in url else url
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as exc:
-            raise ConfigError(f"the endpoint {shown!r} is no URL such as 'https://host:port': {exc}") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise ConfigError(f"the endpoint {shown!r} is no URL such as 'https://host:port'")
-        return cls(parts.scheme, parts.hostname, port or {"http": 80, "https": 443}[parts.scheme], ca_bundle)
+        """Raises ConfigError when `url` is no http(s) URL, or when it holds a password or a path."""
+        parts = config.check_endpoint(url)
+        assert parts.hostname is not None
+        return cls(parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme], ca_bundle)
 
     @property
     def authority(self) -> str:
@@ -226,14 +221,16 @@ def _proxy_of(url: str) -> SplitResult:
 def _connect_tcp(host: str, port: int, mode: Mode, timeout: float) -> Generator[Wait, None, socket.socket]:
     deadline = mode.now() + timeout
     failure: OSError | None = None
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for number, (family, kind, protocol, _, address) in enumerate(addresses):
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             code = sock.connect_ex(address)
             if code == errno.EINPROGRESS:
-                yield sock, WRITE, max(0.001, deadline - mode.now())
+                share = (deadline - mode.now()) / (len(addresses) - number)  # a dead address leaves time for the next one
+                yield sock, WRITE, max(0.001, share)
                 code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code == 0:
                 return sock

@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...errors import S3dlioError, ThrottledError
 
-__all__ = ["Attempts", "Failure", "Named", "Pace", "Policy", "Verdict"]
+__all__ = ["Attempts", "Failure", "Named", "Pace", "Policy", "Question", "Verdict"]
 
 
 class Verdict(Enum):
@@ -49,6 +50,15 @@ class Failure(Exception):
         self.retry_after = retry_after
 
 
+class Question(Exception):
+    """An answer cannot be judged without that of another call: `judge` is given it (None: not found) and decides."""
+
+    def __init__(self, call: Any, judge: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.call = call
+        self.judge = judge
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Bounds of one operation. Times in seconds."""
@@ -77,25 +87,30 @@ class Attempts:
 
     __slots__ = ("_operation", "_policy", "num_corrections", "num_counted", "num_failed", "started")
 
-    def __init__(self, policy: Policy, operation: Named, now: float) -> None:
+    def __init__(self, policy: Policy, operation: Named) -> None:
         self._policy = policy
         self._operation = operation
-        self.started = now
+        self.started: float | None = None
         self.num_failed = 0
         self.num_counted = 0  # those that use up attempts
         self.num_corrections = 0
 
+    def begin(self, now: float) -> None:
+        """The first attempt begins: time that was spent waiting for a place does not count."""
+        if self.started is None:
+            self.started = now
+
     def pause_after(self, failure: Failure, now: float) -> float:
         """Seconds to wait before the next attempt. Raises the operation's error when there is to be none."""
-        self.num_failed += 1
         verdict = failure.verdict
+        self.num_failed += verdict is not Verdict.CORRECTED
         if verdict is Verdict.CORRECTED:
             self.num_corrections += 1
             if self.num_corrections <= self._policy.max_corrections:
                 return 0.0
         if verdict is not Verdict.THROTTLED:
             self.num_counted += 1
-        pause = max(self._jittered(self.num_failed), failure.retry_after)
+        pause = max(self._jittered(max(1, self.num_failed)), failure.retry_after)
         if verdict is Verdict.FINAL or self.num_counted >= self._policy.max_attempts or self._is_late(verdict, now + pause):
             raise self.error(failure, now) from failure
         return pause
@@ -108,12 +123,12 @@ class Attempts:
         bound = self._policy.operation_timeout
         if verdict is Verdict.UNREACHED:
             bound = min(bound, self._policy.connect_timeout)
-        return resume - self.started > bound
+        return resume - (self.started or 0.0) > bound
 
     def error(self, failure: Failure, now: float) -> S3dlioError:
         """The error that the caller of the operation sees."""
         kind = ThrottledError if failure.verdict is Verdict.THROTTLED else failure.kind
-        tries = f"; {self.num_failed} attempts in {now - self.started:.1f} s" if self.num_failed > 1 else ""
+        tries = f"; {self.num_failed} attempts in {now - (self.started or 0.0):.1f} s" if self.num_failed > 1 else ""
         remedy = f" ({failure.remedy})" if failure.remedy else ""
         return kind(f"cannot {self._operation.action} {self._operation.uri}: {failure.reason}{tries}{remedy}")
 
@@ -143,11 +158,12 @@ class Pace:
         self._lock = threading.Lock()
         self.num_running = 0
 
-    def enter(self) -> bool:
-        """Take a place, if there is one."""
+    def enter(self, place: list[None]) -> bool:
+        """Take a place, if there is one: `place` is not empty from then on."""
         with self._lock:
             if self.num_running >= max(1, int(self.limit)):
                 return False
+            place.append(None)
             self.num_running += 1
             return True
 

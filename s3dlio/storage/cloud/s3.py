@@ -17,7 +17,7 @@ from urllib.parse import quote_from_bytes
 
 from ... import runtime
 from ...config import S3Options, s3_options
-from ...errors import ChangedError, NotFoundError, PreconditionFailedError, S3dlioError
+from ...errors import NotFoundError, PreconditionFailedError, S3dlioError
 from ...uri import sort_key
 from ..base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult
 from . import poll, wire
@@ -91,7 +91,7 @@ class S3Store:
             server = Server(server.scheme, f"{self.bucket}.{server.host}", server.port, server.ca_bundle)
         self._base = "" if is_virtual else "/" + encoded(self.bucket)
         self._host = server.authority
-        self.wire = wire.wire_to(server, self._options)
+        self.wire = wire.wire_to(server, self._options.transport)
 
     # What the calls need of their store
 
@@ -186,11 +186,6 @@ class S3Store:
         return self._perform(StatCall(self, key, version))
 
     def read(self, read: Read) -> ReadResult:
-        if read.length == 0:  # no range of bytes is empty in HTTP
-            info = self.stat(read.key, read.version)
-            if read.match is not None and read.match != info.etag:
-                raise ChangedError(f"{self.root}{read.key} was replaced while it was read: read it again")
-            return ReadResult(info, read.into(info, 0))
         return self._perform(ReadCall(self, read))
 
     def read_many(self, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:

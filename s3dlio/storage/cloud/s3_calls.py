@@ -11,14 +11,12 @@ import re
 import zlib
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 
-from ...errors import (
-    NotFoundError,
-)
 from ..base import ObjectInfo
 from .http import Head, Request, Response
-from .retry import Failure, Verdict
+from .retry import Failure, Question, Verdict
 from .s3_errors import Site, failure_of
 from .s3_xml import Listing, error_of, listing_of
 
@@ -92,9 +90,8 @@ class PlainCall(Call):
     def answer(self, response: Response) -> Response:
         if response.head.status >= 300:
             raise failure_of(self.site, response)
-        code, _ = error_of(bytes(response.body)) if response.body.nbytes else ("", "")
-        if code:  # S3 says 200 first and finds out later: an error in a good answer
-            raise Failure(Verdict.RETRY, f"200 with the error {code} inside")
+        if response.body.nbytes and error_of(bytes(response.body))[0]:
+            raise failure_of(self.site, response)  # S3 says 200 first and finds out later: an error in a good answer
         return response
 
 
@@ -116,20 +113,17 @@ class CompleteCall(PlainCall):
 
     def answer(self, response: Response) -> Response:
         code, _ = error_of(bytes(response.body))
-        if self._num_sent > 1 and (code == "NoSuchUpload" or response.head.status == 412) and self._is_published():
-            return response
+        if self._num_sent > 1 and (code == "NoSuchUpload" or response.head.status == 412):
+            assert self.key is not None
+            raise Question(StatCall(self.site, self.key), partial(self._told, response))
         response = super().answer(response)
         if b"CompleteMultipartUploadResult" not in bytes(response.body):
             raise Failure(Verdict.RETRY, f"{response.head.status} without a result")
         return response
 
-    def _is_published(self) -> bool:
-        """Did an attempt whose answer was lost publish the object already?"""
-        assert self.key is not None
-        try:
-            return self.site.stat(self.key).etag == self._etag
-        except NotFoundError:
-            return False
+    def _told(self, response: Response, info: ObjectInfo | None) -> Response:
+        """An attempt whose answer was lost may have published the object already."""
+        return response if info is not None and info.etag == self._etag else super().answer(response)
 
 
 class DeleteCall(PlainCall):
@@ -195,7 +189,7 @@ class StatCall(Call):
     def answer(self, response: Response) -> ObjectInfo:
         head = response.head
         assert self.key is not None
-        if self._method == "HEAD" and head.status in (301, 307, 400, 403):
+        if self._method == "HEAD" and head.status in (301, 307, 400, 403, 404):
             self._method = "GET"
             raise Failure(Verdict.CORRECTED, f"{head.status} without a reason")
         if head.status == 416:  # an empty object has no first byte
@@ -247,9 +241,12 @@ def seconds_of(date: str | None) -> float | None:
 
 
 def etag_of(head: Head) -> str | None:
-    """The etag without its quotes."""
+    """The etag without its quotes; where a server has none, the weak one that is made of the time of modification."""
     etag = head.get("etag")
-    return etag.strip('"') if etag else None
+    if not etag:
+        modified = head.get("last-modified")
+        return f"W/{modified}" if modified else None
+    return etag[1:-1] if etag[0] == etag[-1] == '"' else etag
 
 
 _RANGE = re.compile(r"\w+ (?:(\d+)-(\d+)|\*)/(?:(\d+)|\*)", re.ASCII)
@@ -305,16 +302,18 @@ class PutCall(Call):
     def answer(self, response: Response) -> str | None:
         """The etag."""
         head = response.head
-        if head.status == 412 and self._num_sent > 1 and self._is_ours():
-            return self.site.stat(self.key or "").etag
+        if head.status == 412 and self._num_sent > 1:
+            assert self.key is not None
+            raise Question(StatCall(self.site, self.key), partial(self._told, response))
         if head.status >= 300:
             raise failure_of(self.site, response)
         return etag_of(head)
 
-    def _is_ours(self) -> bool:
-        """Did an attempt whose answer was lost write the object already? Then its etag is the MD5 of our bytes."""
+    def _told(self, response: Response, info: ObjectInfo | None) -> str | None:
+        """An attempt whose answer was lost may have written the object already: then its etag is the MD5 of our bytes."""
         digest = hashlib.md5(usedforsecurity=False)
         for buffer in self._body:
             digest.update(buffer)
-        assert self.key is not None
-        return self.site.stat(self.key).etag == digest.hexdigest()
+        if info is None or info.etag != digest.hexdigest():
+            raise failure_of(self.site, response)
+        return info.etag

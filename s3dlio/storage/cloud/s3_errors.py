@@ -16,7 +16,6 @@ from ...errors import (
     PreconditionFailedError,
     S3dlioError,
 )
-from ..base import ObjectInfo
 from .http import Head, Request, Response
 from .retry import Failure, Verdict
 from .s3_xml import error_of
@@ -46,12 +45,12 @@ class Site(Protocol):
     def corrected(self, response: Response, code: str) -> str | None:
         """Put right what the server complains of (region, clock, credentials); what was done, or None."""
 
-    def stat(self, key: str, version: str | None = None) -> ObjectInfo: ...
-
 
 _NOT_FOUND = (NotFoundError, "check the name, or list its parent")
 _DENIED = (AccessDeniedError, "check the access key and its rights")
 _BY_CODE: dict[str, tuple[type[S3dlioError], str]] = {
+    "AccessDenied": _DENIED,
+    "InvalidPart": (S3dlioError, "a part of the upload is not there any more: write the object again"),
     "NoSuchKey": _NOT_FOUND,
     "NoSuchBucket": (NotFoundError, "check the bucket's name, or create_bucket()"),
     "NoSuchUpload": (NotFoundError, "the upload was aborted or completed elsewhere"),
@@ -93,7 +92,10 @@ def failure_of(site: Site, response: Response) -> Failure:
     if head.status in _TRANSIENT_STATUSES or code in _TRANSIENT_CODES:
         return Failure(Verdict.RETRY, reason, retry_after=_retry_after(head))
     kind, remedy = _BY_CODE.get(code) or _BY_STATUS.get(head.status, (S3dlioError, ""))
-    return Failure(Verdict.FINAL, reason, kind=kind, remedy=remedy)
+    if head.status == 404 and body and not code:  # the 404 of a web server says nothing about an object
+        kind, remedy = S3dlioError, "is the endpoint an S3 server?"
+    is_final = head.status >= 300 or code in _BY_CODE  # an error in a good answer may pass, unless it is known not to
+    return Failure(Verdict.FINAL if is_final else Verdict.RETRY, reason, kind=kind, remedy=remedy)
 
 
 def _retry_after(head: Head) -> float:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 
-from ...errors import ChangedError
+from ...errors import ChangedError, NotFoundError
 from ...view import empty
 from ..base import ObjectInfo, Read, ReadResult, clamp
 from .http import Head, Request, Response
-from .retry import Failure, Verdict
-from .s3_calls import Call, crc32_of, etag_of, range_of, version_query
+from .retry import Failure, Question, Verdict
+from .s3_calls import Call, StatCall, crc32_of, etag_of, range_of, version_query
 from .s3_errors import Site, failure_of
 
 __all__ = ["ReadCall"]
@@ -19,7 +19,7 @@ __all__ = ["ReadCall"]
 class ReadCall(Call):
     """Bytes of an object, straight into the destination; goes on where an attempt broke off, on the same version."""
 
-    __slots__ = ("_filled", "_info", "_memory", "_read", "_spare", "_whole")
+    __slots__ = ("_expected", "_filled", "_info", "_memory", "_read", "_size", "_spare", "_whole")
     action = "read"
 
     def __init__(self, site: Site, read: Read) -> None:
@@ -28,6 +28,8 @@ class ReadCall(Call):
         self._info: ObjectInfo | None = None
         self._memory: memoryview | None = None
         self._filled = 0  # bytes of `_memory` that earlier attempts brought
+        self._expected = read.match  # the etag of the only version that will do
+        self._size: int | None = None  # as a HEAD has told
         self._whole = False  # ask without a range: an empty object has none
         self._spare: memoryview | None = None  # an answer that does not fit: the whole object where a range was asked
 
@@ -37,13 +39,15 @@ class ReadCall(Call):
 
     def request(self) -> Request:
         start, length = self._read.start, self._read.length
+        if self._read.ask_first or length == 0:  # no range of bytes is empty in HTTP
+            raise Question(self._stat(), self._told)
         headers: list[tuple[str, str]] = []
         first, self._spare = start + self._filled, None
         is_ranged = not self._whole and (first > 0 or length is not None)
         if is_ranged:
             headers.append(("range", f"bytes={first}-{'' if length is None else start + length - 1}"))
-        etag = self._read.match or (self._info.etag if self._info else None)
-        if etag:
+        etag = self._expected or (self._info.etag if self._info else None)
+        if etag and not etag.startswith("W/"):  # a weak etag is no condition for bytes, but is compared below
             headers.append(("if-match", f'"{etag}"'))
         if self.site.verifies_checksums and first == 0:
             headers.append(("x-amz-checksum-mode", "ENABLED"))
@@ -73,12 +77,32 @@ class ReadCall(Call):
     def _size_behind(self, first: int, count: int) -> int:
         """The size of an object whose server does not tell it with a range."""
         length = self._read.length
-        is_end = length is None or first + count < self._read.start + length
-        return first + count if is_end else self.site.stat(self._read.key, self._read.version).size
+        if length is None or first + count < self._read.start + length:
+            return first + count
+        if self._size is None:
+            raise Question(self._stat(), self._told)
+        return self._size
+
+    def _stat(self) -> StatCall:
+        return StatCall(self.site, self._read.key, self._read.version)
+
+    def _told(self, info: ObjectInfo | None) -> ReadResult:
+        """A HEAD has told of the object: what was asked for can be asked now, of this version."""
+        if info is None:
+            raise Failure(
+                Verdict.FINAL, "404 without a code", kind=NotFoundError, remedy="check the name, or list its parent"
+            )
+        if self._expected is not None and info.etag != self._expected:
+            raise self._changed()
+        self._expected, self._size = info.etag, info.size
+        if self._read.length == 0 or self._read.start >= info.size:
+            return ReadResult(info, self._read.into(info, 0))
+        self._read = self._read._replace(ask_first=False)
+        raise Failure(Verdict.CORRECTED, "the size had to be asked for")
 
     def _keep(self, info: ObjectInfo) -> None:
         known = self._info
-        expected = self._read.match or (known.etag if known else None)
+        expected = self._expected or (known.etag if known else None)
         if (expected and info.etag != expected) or (known and known.size != info.size):
             raise self._changed()
         if known is None:
@@ -95,8 +119,10 @@ class ReadCall(Call):
         return self._memory
 
     def interrupted(self, num_received: int) -> None:
+        etag = self._info.etag if self._info else None
+        is_versioned = etag is not None and not etag.startswith("W/")  # else nobody could tell a replaced object
         if self._spare is None and self._memory is not None:
-            self._filled += num_received
+            self._filled = self._filled + num_received if is_versioned else 0
 
     def answer(self, response: Response) -> ReadResult:
         head = response.head
@@ -125,7 +151,7 @@ class ReadCall(Call):
             self._whole = True
             raise Failure(Verdict.CORRECTED, "416 for the first byte")
         if size is None:
-            size = self.site.stat(self._read.key, self._read.version).size
+            raise Question(self._stat(), self._told)
         info = ObjectInfo(self._read.key, size, etag_of(head))
         if clamp(self._read.start, self._read.length, size):
             raise self._changed()

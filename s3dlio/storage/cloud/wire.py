@@ -18,14 +18,14 @@ from collections import deque
 from collections.abc import Generator
 from functools import lru_cache
 from socket import socket
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ... import config
-from ...errors import S3dlioError
+from ...errors import NotFoundError, S3dlioError
 from ...runtime import after_fork
 from .connection import READ, Connection, Mode, Server, Wait, connect, tls_context
 from .http import ClosedError, IncompleteBodyError, ProtocolError, Request, Response
-from .retry import Attempts, Failure, Pace, Policy, Verdict
+from .retry import Attempts, Failure, Pace, Policy, Question, Verdict
 
 __all__ = ["Call", "MovedError", "Wire", "close_idle", "wire_to"]
 
@@ -117,30 +117,47 @@ class Wire:
         self._idle.clear()
 
     def operation(self, call: Call[T], mode: Mode) -> Generator[Wait, None, T]:
-        """The whole of one verb: attempts and the pauses between them."""
-        attempts = Attempts(self.policy, call, mode.now())
+        """The whole of one verb: attempts, the pauses between them, and the questions that an answer raises."""
+        attempts = Attempts(self.policy, call)
         while True:
-            while not self.pace.enter():
-                yield BUSY_PAUSE
-            mode.num_running += 1
             paused = mode.paused
             try:
-                if not call.is_at(self):
-                    raise MovedError(f"{call.uri} is elsewhere now")
-                result = yield from self._attempt(call, mode)
+                try:
+                    result = yield from self._placed(call, attempts, mode)
+                except Question as question:
+                    result = question.judge((yield from self._told(question, mode)))
                 self.pace.succeeded()
                 return result
             except Failure as failure:
                 if failure.verdict is Verdict.THROTTLED:
-                    self.pace.throttled(mode.now())
+                    self.pace.throttled(time.monotonic())
                 elif failure.verdict is Verdict.RETRY and mode.paused - paused > LONG_PAUSE:
                     failure.verdict = Verdict.CORRECTED
                 pause = attempts.pause_after(failure, mode.now())
-            finally:
-                self.pace.leave()
-                mode.num_running -= 1
             if pause:
                 yield pause
+
+    def _placed(self, call: Call[T], attempts: Attempts, mode: Mode) -> Generator[Wait, None, T]:
+        """An attempt, in one of the places of the pace. It never asks for a second place while it has one."""
+        place: list[None] = []  # filled by the pace itself, so that no interrupt comes between the taking and the knowing
+        try:
+            while not self.pace.enter(place):
+                yield BUSY_PAUSE
+            mode.num_running += 1
+            attempts.begin(mode.now())
+            if not call.is_at(self):
+                raise MovedError(f"{call.uri} is elsewhere now")
+            return (yield from self._attempt(call, mode))
+        finally:
+            if place:
+                self.pace.leave()
+                mode.num_running -= 1
+
+    def _told(self, question: Question, mode: Mode) -> Generator[Wait, None, Any]:
+        try:
+            return (yield from self.operation(question.call, mode))
+        except NotFoundError:
+            return None
 
     def _attempt(self, call: Call[T], mode: Mode) -> Generator[Wait, None, T]:
         connection = mode.take()
@@ -216,7 +233,7 @@ def _is_readable(sock: socket) -> bool:
     return _is_ready(sock, READ, 0.0)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def wire_to(server: Server, options: config.TransportOptions) -> Wire:
     """The wire to `server`, one per process and options."""
     wire = Wire(server, options)
