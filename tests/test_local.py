@@ -590,7 +590,7 @@ def test_no_descriptor_stays_open(local_place: LocalPlace) -> None:
     assert os.listdir("/dev/fd") == before
 
 
-def test_a_tree_of_a_thousand_levels_is_listed(local_place: LocalPlace) -> None:
+def test_a_tree_of_a_thousand_levels_is_listed_and_deleted(local_place: LocalPlace) -> None:
     path = "d/" * 1200
     here = os.open(local_place.folder, os.O_RDONLY)
     try:
@@ -603,6 +603,8 @@ def test_a_tree_of_a_thousand_levels_is_listed(local_place: LocalPlace) -> None:
     finally:
         os.close(here)
     assert s3dlio.list(local_place.root, recursive=True) == [f"{local_place.root}{path}k"]
+    s3dlio.delete(local_place.root + "d", recursive=True)
+    assert list(local_place.folder.iterdir()) == []
 
 
 def test_a_writer_of_a_relative_path_publishes_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import errno
 import os
 import re
 import secrets
-import shutil
 import stat as modes
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from functools import partial
@@ -356,7 +355,22 @@ def _remove(path: str) -> None:
 
 
 def _remove_tree(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path.rstrip("/")):
-        shutil.rmtree(path)
-    else:
+    """Remove a file, a link, or a directory with all that it holds; links in it are removed, not followed.
+
+    What vanishes meanwhile is fine, and so is any depth.
+    """
+    if not os.path.isdir(path) or os.path.islink(path.rstrip("/")):
         _remove(path.rstrip("/") or path)
+        return
+    pending, directories = [path], []
+    while pending:
+        directories.append(pending.pop())
+        with contextlib.suppress(FileNotFoundError), os.scandir(directories[-1]) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                else:
+                    _remove(entry.path)
+    for directory in reversed(directories):  # each one stands behind those that hold it
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(directory)
