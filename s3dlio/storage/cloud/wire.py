@@ -185,8 +185,10 @@ class Wire:
             else:
                 mode.forget(connection.sock)
                 connection.close()
-        if debt := self.pace.debt(sum(part.nbytes for part in request.body) + response.body.nbytes):
-            yield debt
+        if self.pace.max_bytes_per_second:
+            num_bytes = sum(part.nbytes for part in request.body) + response.body.nbytes
+            if debt := self.pace.debt(num_bytes):
+                yield debt
         return call.answer(response)
 
     def _connected(self, mode: Mode) -> Generator[Wait, None, Connection]:
