@@ -115,3 +115,16 @@ def test_a_rank_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="RANK='first'"):
         launched_ranks()
+
+
+def test_limits_of_the_host_are_shared_by_its_ranks_and_their_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "_num_workers", 1)
+    assert config.s3_options().max_connections == 0
+    monkeypatch.setenv("S3DLIO_MAX_CONNECTIONS", "64")
+    monkeypatch.setenv("S3DLIO_MAX_MB_PER_SECOND", "100")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    config.share_limits(2)
+    options = config.s3_options()
+    assert (options.max_connections, options.max_bytes_per_second) == (8, 100 * config.MIB // 8)
+    config.share_limits(1000)
+    assert config.s3_options().max_connections == 1

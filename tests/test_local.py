@@ -619,3 +619,10 @@ def test_a_writer_of_a_relative_path_publishes_where_it_began(tmp_path: Path, mo
 def test_what_tells_no_size_is_not_taken_for_empty() -> None:
     with pytest.raises(s3dlio.ChangedError, match=r"file:///proc/self/status"):
         s3dlio.get("file:///proc/self/status")
+
+
+def test_there_are_no_versions_to_ask_for(local_place: LocalPlace) -> None:
+    local_place.put("k", b"x")
+    for call in (s3dlio.get, s3dlio.stat):
+        with pytest.raises(s3dlio.ConfigError, match="keeps no versions"):
+            call(local_place.root + "k", version_id="1")

@@ -12,7 +12,10 @@ import pytest
 
 import s3dlio
 from s3dlio import errors
+from s3dlio.storage import open_store
 from s3dlio.storage.cloud import wire
+from s3dlio.storage.cloud.s3 import S3Store
+from s3dlio.uri import parse
 
 from .faults import FaultServer, failing
 from .proxy import Proxy
@@ -307,3 +310,40 @@ def test_a_setting_with_a_line_break_is_named(faults: FaultServer, monkeypatch: 
     with pytest.raises(errors.ConfigError, match="AWS_SESSION_TOKEN") as caught:
         s3dlio.get("s3://bkt/k")
     assert "secret-token" not in str(caught.value)
+
+
+def test_payer_and_encryption_are_told_and_signed(faults: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REQUEST_PAYER", "requester")
+    monkeypatch.setenv("AWS_SERVER_SIDE_ENCRYPTION", "aws:kms")
+    monkeypatch.setenv("AWS_SSE_KMS_KEY_ID", "key-1")
+    s3dlio.put_bytes("s3://bkt/k", b"data")
+    assert s3dlio.get("s3://bkt/k") == b"data"
+    put, get = faults.requests
+    told = {
+        "x-amz-request-payer": "requester",
+        "x-amz-server-side-encryption": "aws:kms",
+        "x-amz-server-side-encryption-aws-kms-key-id": "key-1",
+    }
+    assert {name: put.headers.get(name) for name in told} == told
+    assert all(name in put.headers["authorization"] for name in told)
+    assert get.headers["x-amz-request-payer"] == "requester"
+    assert "x-amz-server-side-encryption" not in get.headers
+
+
+def test_an_older_version_is_asked_for_in_every_request(faults: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S3DLIO_RANGE_THRESHOLD_MB", "1")
+    data = bytes(range(250)) * 20_000
+    faults.s3.put("k", data)
+    assert s3dlio.get("s3://bkt/k", version_id="v 1+") == data
+    assert s3dlio.get_range("s3://bkt/k", 5, 10, version_id="v 1+") == data[5:15]
+    assert s3dlio.stat("s3://bkt/k", version_id="v 1+")["size"] == len(data)
+    assert len(faults.requests) > 3
+    assert {request.query.get("versionId") for request in faults.requests} == {"v 1+"}
+
+
+def test_a_bucket_may_be_part_of_the_hosts_name(faults: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "1")
+    store = open_store(parse("s3://bkt/k"))
+    assert isinstance(store, S3Store)
+    request = store.signed("GET", "a/k")
+    assert (request.target, dict(request.headers)["host"]) == ("/a/k", f"bkt.127.0.0.1:{faults.port}")

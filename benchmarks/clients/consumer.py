@@ -1,4 +1,4 @@
-"""A training loop of 10 ms of Python per batch: its step rate alone, and while a stream of the same process feeds it."""
+"""A training loop of 10 ms of Python per batch: its step rate alone, fed by a stream of its own process, and by workers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 import sys
 import time
 
+from torch.utils.data import DataLoader
+
 from s3dlio import ObjectStoreMapDataset
 from s3dlio.bulk import stream
 
 STEP_SECONDS = 0.010
 BATCH = 8
+NUM_WORKERS = 3
 
 
 def compute(num_rounds: int) -> int:
@@ -37,20 +40,28 @@ def main() -> None:
     uris = json.loads(sys.argv[2])["uris"]
     num_rounds = rounds_of_a_step()
     num_steps = len(uris) // BATCH
-    rates = {"alone": [], "loading": []}
+    rates: dict[str, list[float]] = {"alone": [], "stream": [], "workers": []}
+    dataset = ObjectStoreMapDataset.from_uris(uris)
     for _ in range(3):
         start = time.perf_counter()
         for _ in range(num_steps):
             compute(num_rounds)
         rates["alone"].append(num_steps / (time.perf_counter() - start))
-        views = stream(ObjectStoreMapDataset.from_uris(uris).uris, window=64)
+        views = stream(dataset.uris, window=64)
         start = time.perf_counter()
         for _ in range(num_steps):
             batch = [next(views) for _ in range(BATCH)]
             assert len(batch) == BATCH
             compute(num_rounds)
-        rates["loading"].append(num_steps / (time.perf_counter() - start))
-    print(json.dumps({"alone": max(rates["alone"]), "loading": max(rates["loading"])}))
+        rates["stream"].append(num_steps / (time.perf_counter() - start))
+        batches = iter(DataLoader(dataset, BATCH, num_workers=NUM_WORKERS, multiprocessing_context="fork"))
+        next(batches)  # the workers have started
+        start = time.perf_counter()
+        for batch in batches:
+            assert len(batch) == BATCH
+            compute(num_rounds)
+        rates["workers"].append((num_steps - 1) / (time.perf_counter() - start))
+    print(json.dumps({name: max(some) for name, some in rates.items()}))
 
 
 main()
