@@ -29,9 +29,9 @@ def get_many(
 ) -> list[BytesView] | list[tuple[str, BytesView]]:
     """Read whole objects, at most `workers` of them at once.
 
-    Returns the views in the order of `uris`; a URI that is named twice is read twice. Called with `max_in_flight=`
-    instead of `workers`, it returns (uri, view) pairs. The first failure raises, naming its URI, and nothing new is
-    begun after it.
+    Returns the views in the order of `uris`; a URI that is named twice is read twice. URIs of several buckets are read
+    bucket by bucket. Called with `max_in_flight=` instead of `workers`, it returns (uri, view) pairs. The first failure
+    raises, naming its URI, and nothing new is begun after it.
     """
     window = _window("workers", workers) if max_in_flight is None else _window("max_in_flight", max_in_flight)
     names = _names(uris)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 START_TIMEOUT = 60.0
+MAX_SOCKET_PATH = 90  # the system's limit is 108 bytes, less on some
 
 ACCESS_KEY, SECRET_KEY = "testkey", "testsecret"
 READ_ONLY_KEY, READ_ONLY_SECRET = "rokey", "rosecret"
@@ -104,6 +105,8 @@ def seaweedfs(folder: Path) -> Iterator[SeaweedFS]:
         "s3.key.file": folder / "server.key",
         "s3.allowDeleteBucketNotEmpty": "false",
     }
+    if len(str(folder)) < MAX_SOCKET_PATH:  # else they go to the system's temporary folder
+        options |= {"filer.localSocket": folder / "f.sock", "s3.localSocket": folder / "s.sock"}
     command = [weed(), "-logtostderr=true", "-v=0", "server", *(f"-{name}={value}" for name, value in options.items())]
     with process(command, folder / "seaweedfs.log", f"http://127.0.0.1:{s3}/"):
         yield SeaweedFS(f"http://127.0.0.1:{s3}", f"https://127.0.0.1:{tls}", folder / "ca.crt")
