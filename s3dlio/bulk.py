@@ -58,12 +58,12 @@ def put_many(items: Iterable[tuple[str, object]], max_in_flight: int = DEFAULT_W
     window = _window("max_in_flight", max_in_flight)
     contents = {parse(uri).uri: as_buffer(data) for uri, data in map(_pair, items)}
     jobs = [(*place, data) for place, data in zip(objects.places_of(contents), contents.values(), strict=True)]
-    small = (job for job in jobs if write.is_one_request(*job))
+    small = [job for job in jobs if write.is_one_request(job[0], job[2])]
+    large = [job for job in jobs if not write.is_one_request(job[0], job[2])]
     for _, result in runtime.each(lambda job: write.put(*job), small, window=window):
         _require(result)
-    for job in jobs:
-        if not write.is_one_request(*job):  # its parts go in parallel: a pool of threads must not wait on itself
-            write.put(*job)
+    for job in large:  # one by one, since their parts go in parallel: a pool of threads must not wait on itself
+        write.put(*job)
 
 
 def stat_many(uris: Iterable[str], max_in_flight: int = DEFAULT_WORKERS) -> list[dict[str, Any]]:

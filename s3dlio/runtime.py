@@ -1,8 +1,8 @@
 """What a process owns: I/O threads, the async twins, and what a forked child must drop.
 
 Two pools, because a pool must never wait on itself: `io` runs leaf requests only, `calls` runs whole verbs for the
-async twins. Their threads are daemons, made when needed and at most `limit` of them, so that neither an exit nor a ^C
-waits for a stalled disk or server.
+async twins. Their threads are daemons, made when needed and at most `limit` of them, so that an exit never waits for a
+stalled disk or server. A ^C waits for the requests that run, each of which has its own bound, and begins no others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 from . import config
-from .loading import gate
 
 __all__ = ["Threads", "after_fork", "calls", "each", "io", "twin", "when_collected"]
 
@@ -243,8 +242,7 @@ def twin(verb: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
 
     @functools.wraps(verb)
     async def asynchronous(*args: P.args, **kwargs: P.kwargs) -> T:
-        with gate:
-            import asyncio
+        import asyncio  # loaded already, since its loop runs this
 
         context = contextvars.copy_context()
         return await asyncio.wrap_future(calls.submit(lambda: context.run(verb, *args, **kwargs)))

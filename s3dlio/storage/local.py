@@ -181,7 +181,7 @@ class LocalStore:
         self, key: str, data: memoryview, *, if_match: str | None = None, if_absent: bool = False, durable: bool = False
     ) -> ObjectInfo:
         if key.endswith("/"):
-            return self._put_marker(key, data)
+            return self._put_marker(key, data, if_absent)
         upload = self.begin_upload(key)
         try:
             upload.part(1, 0, [data])
@@ -190,10 +190,10 @@ class LocalStore:
             upload.abort()
             raise
 
-    def _put_marker(self, key: str, data: memoryview) -> ObjectInfo:
+    def _put_marker(self, key: str, data: memoryview, if_absent: bool) -> ObjectInfo:
         if data.nbytes:
             raise ConfigError(f"cannot write {self.root}{key}: a name that ends in '/' is a directory and holds no bytes")
-        self.mkdir(key)
+        self._try("write", key, lambda: os.makedirs(key, exist_ok=not if_absent))
         return ObjectInfo(key, 0)
 
     def delete(self, key: str) -> None:
@@ -216,7 +216,8 @@ class LocalUpload:
 
     def __init__(self, root: str, key: str, io: FileIO) -> None:
         # A link stays a link: the file that it names is replaced.
-        path = os.path.join(os.getcwd(), key)  # the working directory may be another one when it is published
+        # The working directory may be another one when it is published.
+        path = key if os.path.isabs(key) else os.path.join(os.getcwd(), key)
         self._path = os.path.realpath(path) if os.path.islink(path) else path
         self._root, self._key, self._io = root, key, io
         self._pid = os.getpid()

@@ -13,7 +13,7 @@ from typing import TypeVar
 from .. import runtime
 from ..config import Options
 from ..errors import ChangedError, IncompleteReadError
-from ..storage.base import ObjectInfo, Outcome, Read, ReadResult, Store
+from ..storage.base import ObjectInfo, Outcome, Read, ReadResult, Store, clamp
 from ..view import BytesView, empty
 from . import plan
 
@@ -25,17 +25,18 @@ T = TypeVar("T")
 
 
 class _Landing:
-    """The destination of one object or range: allocates when the size becomes known."""
+    """The destination of [start, start + length) of an object: allocated as a whole when the object's size is known."""
 
-    __slots__ = ("uri", "view", "whole")
+    __slots__ = ("length", "start", "uri", "view")
 
-    def __init__(self, uri: str, whole: bool) -> None:
+    def __init__(self, uri: str, start: int, length: int | None) -> None:
         self.uri = uri
-        self.whole = whole
+        self.start = start
+        self.length = length
         self.view: BytesView | None = None
 
     def __call__(self, info: ObjectInfo, length: int) -> memoryview:
-        self.view = empty(info.size if self.whole else length, self.uri)
+        self.view = empty(clamp(self.start, self.length, info.size), self.uri)
         return memoryview(self.view)[:length]
 
     def landed(self) -> BytesView:
@@ -45,13 +46,19 @@ class _Landing:
 
 def fetch(store: Store, key: str, options: Options, version: str | None = None) -> BytesView:
     """The whole object."""
-    return _steady(lambda: _fetch(store, key, options, version))
+    return fetch_range(store, key, 0, None, options, version)
 
 
-def _fetch(store: Store, key: str, options: Options, version: str | None) -> BytesView:
-    first = _first_read(store, key, options, version=version)
-    result = store.read(first)
-    return _completed(store, first, result, options)
+def fetch_range(
+    store: Store, key: str, start: int, length: int | None, options: Options, version: str | None = None
+) -> BytesView:
+    """Bytes [start, start + length), as far as the object goes; a long range comes in parallel."""
+
+    def read() -> BytesView:
+        first = _first_read(store, key, options, start=start, length=length, version=version)
+        return _completed(store, first, store.read(first), options)
+
+    return _steady(read)
 
 
 def _steady(read: Callable[[], T]) -> T:
@@ -64,10 +71,21 @@ def _steady(read: Callable[[], T]) -> T:
     return read()
 
 
-def _first_read(store: Store, key: str, options: Options, *, tag: int = 0, version: str | None = None) -> Read:
-    length = options.range_threshold_bytes if _in_ranges(store, options) else None
-    landing = _Landing(store.root + key, whole=True)
-    return Read(key, 0, length, landing, None, tag, version, ask_first=not options.skip_head)
+def _first_read(
+    store: Store,
+    key: str,
+    options: Options,
+    *,
+    start: int = 0,
+    length: int | None = None,
+    tag: int = 0,
+    version: str | None = None,
+) -> Read:
+    """The request that tells size and version: of the range, or of its beginning where ranges come in parallel."""
+    landing = _Landing(store.root + key, start, length)
+    if _in_ranges(store, options):
+        length = options.range_threshold_bytes if length is None else min(length, options.range_threshold_bytes)
+    return Read(key, start, length, landing, None, tag, version, ask_first=not options.skip_head)
 
 
 def _in_ranges(store: Store, options: Options) -> bool:
@@ -76,21 +94,14 @@ def _in_ranges(store: Store, options: Options) -> bool:
 
 def _completed(store: Store, first: Read, result: ReadResult, options: Options) -> BytesView:
     assert isinstance(first.into, _Landing)
-    view = first.into.landed()
-    if result.data.nbytes < view.nbytes:
-        etag = result.info.etag
-        if etag is None or etag.startswith("W/"):  # ranges of what has no sure version could be of two versions
-            return _in_one(store, first)
-        done = result.data.nbytes
-        fill(store, result.info, memoryview(view)[done:], done, options, first.version)
+    view, done, etag = first.into.landed(), result.data.nbytes, result.info.etag
+    if done == view.nbytes:
+        return view
+    if etag is None or etag.startswith("W/"):  # pieces of what has no sure version could be of two versions: all in one
+        store.read(first._replace(length=first.into.length))
+        return first.into.landed()
+    fill(store, result.info, memoryview(view)[done:], first.start + done, options, first.version)
     return view
-
-
-def _in_one(store: Store, first: Read) -> BytesView:
-    """The whole object in one request."""
-    assert isinstance(first.into, _Landing)
-    store.read(first._replace(length=None))
-    return first.into.landed()
 
 
 def fill(store: Store, info: ObjectInfo, into: memoryview, start: int, options: Options, version: str | None = None) -> None:
@@ -120,42 +131,6 @@ def _check_part(root: str, read: Read, info: ObjectInfo, result: ReadResult | Ba
         raise IncompleteReadError(
             f"{root}{read.key}: bytes {read.start}-{last} came incomplete ({result.data.nbytes} of {read.length})"
         )
-
-
-def fetch_range(
-    store: Store, key: str, start: int, length: int | None, options: Options, version: str | None = None
-) -> BytesView:
-    """Bytes [start, start + length), as far as the object goes; a long range comes in parallel."""
-    return _steady(lambda: _fetch_range(store, key, start, length, options, version))
-
-
-def _fetch_range(store: Store, key: str, start: int, length: int | None, options: Options, version: str | None) -> BytesView:
-    landing = _RangeLanding(store.root + key, start, length)
-    first = options.range_threshold_bytes if _in_ranges(store, options) else length
-    if first is not None and length is not None:
-        first = min(first, length)
-    result = store.read(Read(key, start, first, landing, version=version))
-    view = landing.landed()
-    if result.data.nbytes < view.nbytes:
-        done = result.data.nbytes
-        fill(store, result.info, memoryview(view)[done:], start + done, options, version)
-    return view
-
-
-class _RangeLanding(_Landing):
-    """The destination of a range of which the first request brings only the beginning."""
-
-    __slots__ = ("length", "start")
-
-    def __init__(self, uri: str, start: int, length: int | None) -> None:
-        super().__init__(uri, whole=False)
-        self.start = start
-        self.length = length
-
-    def __call__(self, info: ObjectInfo, length: int) -> memoryview:
-        available = max(0, info.size - self.start)
-        self.view = empty(available if self.length is None else min(available, self.length), self.uri)
-        return memoryview(self.view)[:length]
 
 
 def fetch_many(places: Sequence[tuple[Store, str]], *, window: int, options: Options) -> list[BytesView]:

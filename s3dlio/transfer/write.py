@@ -27,14 +27,14 @@ else:
 PART_BYTES = 8 * 1024 * 1024
 
 
-def is_one_request(store: Store, _key: str, data: memoryview) -> bool:
+def is_one_request(store: Store, data: memoryview) -> bool:
     """Does the store take the object in one request?"""
     return data.nbytes <= store.limits.max_put
 
 
 def put(store: Store, key: str, data: memoryview, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
     """Write a whole object: one request, or parts where it exceeds what the store takes in one."""
-    if is_one_request(store, key, data):
+    if is_one_request(store, data):
         return store.put(key, data, if_absent=if_absent, if_match=if_match)
     with ObjectWriter(store, key, if_absent=if_absent, if_match=if_match) as writer:
         writer.write(data)

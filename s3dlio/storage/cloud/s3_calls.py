@@ -241,12 +241,9 @@ def seconds_of(date: str | None) -> float | None:
 
 
 def etag_of(head: Head) -> str | None:
-    """The etag without its quotes; where a server has none, the weak one that is made of the time of modification."""
+    """The etag without its quotes."""
     etag = head.get("etag")
-    if not etag:
-        modified = head.get("last-modified")
-        return f"W/{modified}" if modified else None
-    return etag[1:-1] if etag[0] == etag[-1] == '"' else etag
+    return etag[1:-1] if etag and etag[0] == etag[-1] == '"' else etag
 
 
 _RANGE = re.compile(r"\w+ (?:(\d+)-(\d+)|\*)/(?:(\d+)|\*)", re.ASCII)

@@ -62,7 +62,7 @@ class ReadCall(Call):
         else:
             first, count, total = range_of(head)
             size = self._size_behind(first, count) if total is None else total
-        self._keep(ObjectInfo(self._read.key, size, etag_of(head)))
+        self._keep(ObjectInfo(self._read.key, size, _version_of(head)))
         wanted = self._read.start + self._filled
         memory = self._destination()
         if first == wanted and count == length == memory.nbytes - self._filled:
@@ -89,12 +89,11 @@ class ReadCall(Call):
     def _told(self, info: ObjectInfo | None) -> ReadResult:
         """A HEAD has told of the object: what was asked for can be asked now, of this version."""
         if info is None:
-            raise Failure(
-                Verdict.FINAL, "404 without a code", kind=NotFoundError, remedy="check the name, or list its parent"
-            )
-        if self._expected is not None and info.etag != self._expected:
+            remedy = "check the name, or list its parent"
+            raise Failure(Verdict.FINAL, "there is no such object", kind=NotFoundError, remedy=remedy)
+        if info.etag and self._expected and info.etag != self._expected:
             raise self._changed()
-        self._expected, self._size = info.etag, info.size
+        self._expected, self._size = info.etag or self._expected, info.size
         if self._read.length == 0 or self._read.start >= info.size:
             return ReadResult(info, self._read.into(info, 0))
         self._read = self._read._replace(ask_first=False)
@@ -152,10 +151,16 @@ class ReadCall(Call):
             raise Failure(Verdict.CORRECTED, "416 for the first byte")
         if size is None:
             raise Question(self._stat(), self._told)
-        info = ObjectInfo(self._read.key, size, etag_of(head))
+        info = ObjectInfo(self._read.key, size, _version_of(head))
         if clamp(self._read.start, self._read.length, size):
             raise self._changed()
         return ReadResult(info, self._read.into(info, 0))
+
+
+def _version_of(head: Head) -> str | None:
+    """The etag; where a server has none, a weak one that is made of the time of modification."""
+    modified = head.get("last-modified")
+    return etag_of(head) or (f"W/{modified}" if modified else None)
 
 
 def _matches_checksum(head: Head, memory: memoryview) -> bool:

@@ -160,22 +160,23 @@ class Wire:
             return None
 
     def _attempt(self, call: Call[T], mode: Mode) -> Generator[Wait, None, T]:
+        try:
+            request = call.request()  # before a connection is taken: the call may have another question first
+        except S3dlioError as exc:
+            raise _naming(call, exc) from exc
         connection = mode.take()
         if connection is None:
             connection = yield from self._connected(mode)
         is_reusable = False
         try:
             connection.prepare(mode.is_blocking, self.policy.stall_timeout)
-            request = call.request()
             response = yield from connection.converse(request, mode, self.policy.stall_timeout)
             is_reusable = response.reusable
         except IncompleteBodyError as exc:
             call.interrupted(exc.num_received)
             raise Failure(Verdict.RETRY, str(exc)) from exc
         except S3dlioError as exc:  # some are OSErrors too, and none is a matter of the connection
-            if call.uri in str(exc):
-                raise
-            raise Failure(Verdict.FINAL, str(exc), kind=type(exc)) from exc
+            raise _naming(call, exc) from exc
         except (OSError, ClosedError, ProtocolError) as exc:
             is_stale = connection.num_served > 0 and isinstance(exc, (ClosedError, ConnectionError))
             raise Failure(Verdict.CORRECTED if is_stale else Verdict.RETRY, f"{type(exc).__name__}: {exc}") from exc
@@ -204,6 +205,11 @@ class Wire:
         connection = Connection(sock)
         self._all.add(connection)
         return connection
+
+
+def _naming(call: Call[Any], exc: S3dlioError) -> Exception:
+    """The error, or what makes one of it that names the URI."""
+    return exc if call.uri in str(exc) else Failure(Verdict.FINAL, str(exc), kind=type(exc))
 
 
 def _run(operation: Generator[Wait, None, T]) -> T:
