@@ -626,3 +626,21 @@ def test_there_are_no_versions_to_ask_for(local_place: LocalPlace) -> None:
     for call in (s3dlio.get, s3dlio.stat):
         with pytest.raises(s3dlio.ConfigError, match="keeps no versions"):
             call(local_place.root + "k", version_id="1")
+
+
+def test_an_absolute_path_needs_no_working_directory(
+    local_place: LocalPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    s3dlio.put_bytes(local_place.root + "k", b"x")
+    assert local_place.get("k") == b"x"
+
+
+def test_a_marker_may_be_asked_to_be_new(local_place: LocalPlace) -> None:
+    s3dlio.put_bytes(local_place.root + "d/", b"", if_absent=True)
+    with pytest.raises(s3dlio.PreconditionFailedError, match="d/"):
+        s3dlio.put_bytes(local_place.root + "d/", b"", if_absent=True)
+    s3dlio.put_bytes(local_place.root + "d/", b"")

@@ -554,3 +554,36 @@ def test_a_child_forked_within_a_writer_leaves_the_parents_upload_alone(
     done = run_python(code, timeout=30, PYTHONPATH=str(Path(s3dlio.__file__).parent.parent))
     assert done.returncode == 0, done.stderr
     assert len(faults.s3.get("k") or b"") == 20 << 20
+
+
+def without_etag(reply: Reply) -> Reply:
+    return Reply(reply.status, {name: value for name, value in reply.headers.items() if name.lower() != "etag"}, reply.body)
+
+
+def test_without_an_etag_a_long_range_is_one_request(faults: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The object is another one at each request, of the same size and time: a range made of several would mix them."""
+
+    def another_one(request: Request) -> Fault:
+        faults.s3.put("k", bytes([len(faults.requests)]) * 5_000_000)
+        return Fault(change=without_etag)
+
+    monkeypatch.setenv("S3DLIO_RANGE_THRESHOLD_MB", "1")
+    faults.s3.put("k", bytes(5_000_000))
+    faults.decide = another_one
+    for view in (s3dlio.get_range("s3://bkt/k", 100, 3_000_000), s3dlio.get("s3://bkt/k"), *s3dlio.get_many(["s3://bkt/k"])):
+        assert len(set(bytes(view))) == 1
+
+
+def test_stat_tells_no_etag_where_there_is_none(faults: FaultServer) -> None:
+    faults.s3.put("k", b"x")
+    faults.decide = lambda _: Fault(change=without_etag)
+    assert s3dlio.stat("s3://bkt/k")["etag"] is None
+
+
+def test_a_head_before_each_read_goes_over_the_same_connection(faults: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S3DLIO_SKIP_HEAD", "0")
+    faults.s3.put("k", b"data")
+    for _ in range(10):
+        assert s3dlio.get("s3://bkt/k") == b"data"
+        assert s3dlio.get_range("s3://bkt/k", 1, 0) == b""
+    assert faults.num_connections == 1
