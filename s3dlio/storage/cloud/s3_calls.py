@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from ..base import ObjectInfo
@@ -251,7 +251,11 @@ _RANGE = re.compile(r"\w+ (?:(\d+)-(\d+)|\*)/(?:(\d+)|\*)", re.ASCII)
 
 def range_of(head: Head) -> tuple[int, int, int | None]:
     """(first byte, number of bytes, size of the object or None) as Content-Range tells."""
-    text = head.get("content-range") or ""
+    return _range_in(head.get("content-range") or "")
+
+
+@lru_cache(maxsize=1024)
+def _range_in(text: str) -> tuple[int, int, int | None]:
     found = _RANGE.fullmatch(text)
     if found is None:
         raise Failure(Verdict.RETRY, f"the answer's Content-Range {text!r} cannot be read")
