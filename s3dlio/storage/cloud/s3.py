@@ -26,7 +26,7 @@ from .credentials import Provider, provider_of
 from .http import Head, Request, Response, header_lines
 from .s3_calls import CompleteCall, DeleteCall, ListCall, PlainCall, PutCall, StatCall, seconds_of
 from .s3_read import ReadCall
-from .s3_xml import complete_upload, text_of
+from .s3_xml import complete_upload, page_of, text_of
 from .sigv4 import UNSIGNED, Signer
 
 __all__ = ["S3Store", "S3Upload", "amazon_url", "encoded", "open_container", "options"]
@@ -203,15 +203,24 @@ class S3Store:
             return exc
 
     def list(self, prefix: str, *, recursive: bool) -> Iterator[Page]:
-        token = None
+        owner = os.getpid()
+        body, token = self._listed(prefix, recursive, None)
         while True:
-            page, next_token = self._perform(ListCall(self, prefix, recursive=recursive, token=token))
-            yield page
-            if next_token is not None and next_token == token:
-                raise S3dlioError(f"cannot list {self.root}{prefix}: the server gives the same page again and again")
-            token = next_token
-            if token is None:
+            following = runtime.io.submit(partial(self._listed, prefix, recursive, token)) if token else None
+            try:
+                yield page_of(body)  # while the server makes the next page
+            except ValueError as exc:
+                raise S3dlioError(f"cannot list {self.root}{prefix}: {exc}") from exc
+            if following is None:
                 return
+            used = token
+            is_forked = os.getpid() != owner  # without the thread that asks
+            body, token = self._listed(prefix, recursive, used) if is_forked else following.result()
+            if token == used:
+                raise S3dlioError(f"cannot list {self.root}{prefix}: the server gives the same page again and again")
+
+    def _listed(self, prefix: str, recursive: bool, token: str | None) -> tuple[bytes, str | None]:
+        return self._perform(ListCall(self, prefix, recursive=recursive, token=token))
 
     def put(
         self, key: str, data: memoryview, *, if_match: str | None = None, if_absent: bool = False, durable: bool = False

@@ -18,7 +18,7 @@ from ..base import ObjectInfo
 from .http import Head, Request, Response
 from .retry import Failure, Question, Verdict
 from .s3_errors import Site, failure_of
-from .s3_xml import Listing, error_of, listing_of
+from .s3_xml import error_of, next_token_of
 
 __all__ = [
     "Call",
@@ -157,11 +157,13 @@ class ListCall(Call):
     def request(self) -> Request:
         return self.site.signed("GET", None, self._query)
 
-    def answer(self, response: Response) -> Listing:
+    def answer(self, response: Response) -> tuple[bytes, str | None]:
+        """The page as it came, and the token of the next one."""
         if response.head.status != 200:
             raise failure_of(self.site, response)
+        body = bytes(response.body)
         try:
-            return listing_of(bytes(response.body))
+            return body, next_token_of(body)
         except ValueError as exc:
             raise Failure(Verdict.RETRY, str(exc)) from exc
 
