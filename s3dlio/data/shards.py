@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from .. import config, objects
+from ..errors import ChangedError
 from ..transfer.ahead import BLOCK_BYTES, Forward
 
 __all__ = ["FILES_AHEAD", "ShardReader"]
@@ -37,9 +38,16 @@ class ShardReader(Generic[T]):
         if not self._is_restored:
             self._position = (0, 0, 0)
         self._is_restored = False
+        return self._items()
+
+    def _items(self) -> Iterator[T]:
         number, start, count = self._position
         for index, file in self._files(number, start):
             try:
+                if file.position > file.size:
+                    raise ChangedError(
+                        f"{file.uri} ends at byte {file.size}, before the position {file.position} of the state"
+                    )
                 for item, offset in self.items_of(file):
                     count += 1
                     self._position = (index, offset, count)
@@ -83,5 +91,8 @@ class ShardReader(Generic[T]):
             raise ValueError(f"this state has version {state.get('version')}, this s3dlio reads version {VERSION}")
         if state.get("num_files") != len(self.uris):
             raise ValueError(f"the state was taken on {state.get('num_files')} files, and there are {len(self.uris)} now")
+        for name in ("file", "offset", "num_items"):
+            if not isinstance(state.get(name), int) or state[name] < 0:
+                raise ValueError(f"this state has {name}={state.get(name)!r}, where a number from 0 on belongs")
         self._position = (state["file"], state["offset"], state["num_items"])
         self._is_restored = True

@@ -164,6 +164,9 @@ def create_tar_index(input_path: str, output_path: str | None = None) -> int:
 
 def read_tar_index(index_path: str) -> list[TarEntry]:
     """The entries of an index, in the order of the archive."""
-    lines = bytes(objects.get(index_path)).decode().splitlines()
-    parts = (line.split(" ", 2) for line in lines)
-    return [TarEntry(int(offset), int(size), json.loads(name)) for offset, size, name in parts]
+    try:
+        lines = bytes(objects.get(index_path)).decode().splitlines()
+        parts = (line.split(" ", 2) for line in lines)
+        return [TarEntry(int(offset), int(size), json.loads(name)) for offset, size, name in parts]
+    except ValueError as exc:
+        raise CorruptDataError(f"{index_path} is no index of a tar archive: {exc}") from exc
