@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from .. import config, objects
 from ..errors import ChangedError
-from ..transfer.ahead import BLOCK_BYTES, Forward
+from ..transfer.ahead import Forward
 
 __all__ = ["FILES_AHEAD", "ShardReader"]
 
 VERSION = 1
-FILES_AHEAD = 4  # of small files; of large ones, the next
+FILES_AHEAD = 8  # of small files; of large ones, the next
 
 T = TypeVar("T")
 
@@ -60,16 +61,18 @@ class ShardReader(Generic[T]):
         options = config.snapshot()
         rest = iter(range(number, len(self.uris)))
         opened: deque[tuple[int, Forward]] = deque()
-        ahead = 1
+
+        def open_up_to(count: int) -> None:
+            for index in itertools.islice(rest, max(0, count - len(opened))):
+                store, key = objects.resolve(self.uris[index])
+                opened.append((index, Forward(store, key, options, start=start if index == number else 0)))
+
         try:
-            while True:
-                while len(opened) < ahead and (index := next(rest, None)) is not None:
-                    store, key = objects.resolve(self.uris[index])
-                    opened.append((index, Forward(store, key, options, start=start if index == number else 0)))
-                if not opened:
-                    return
-                ahead = 1 + (FILES_AHEAD if opened[0][1].size <= BLOCK_BYTES else 1)
+            open_up_to(1)
+            while opened:
+                open_up_to(1 + (FILES_AHEAD if opened[0][1].is_one_block else 1))
                 yield opened.popleft()
+                open_up_to(1)
         finally:
             for _, file in opened:
                 file.close()

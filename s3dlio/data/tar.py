@@ -84,7 +84,9 @@ class TarSampleReader(ShardReader[TarSample]):
 
     def items_of(self, file: Forward) -> Iterator[tuple[TarSample, int]]:
         sample: TarSample = {}
+        after = file.position  # the member that was seen last
         for start, member in _members(file):
+            after = file.position
             key, extension = split_name(member.name)
             if not extension:
                 continue
@@ -96,7 +98,7 @@ class TarSampleReader(ShardReader[TarSample]):
             sample = sample or {"__key__": key, "__url__": file.uri}
             sample[extension] = member.data
         if sample:
-            yield sample, file.position
+            yield sample, after
 
 
 def split_name(name: str) -> tuple[str, str]:
