@@ -79,7 +79,7 @@ def test_a_source_with_a_state_is_not_read_from_its_beginning() -> None:
         resumed = ShuffleWindow(again, window=10, seed=4)
         resumed.load_state_dict(state)
         assert [bytes(record) for record in resumed] == expected[count:]
-        assert state["source"] is None or state["source"]["num_items"] >= count - 10
+        assert count < 10 or state["source"]["num_items"] > count - 10
 
 
 def test_a_window_of_items_is_taken_from_the_source_and_no_more() -> None:
