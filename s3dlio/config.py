@@ -54,6 +54,7 @@ __all__ = [
     "TransportOptions",
     "check_endpoint",
     "launched_ranks",
+    "pool_bytes",
     "proxy_of",
     "s3_options",
     "set_s3_environment",
