@@ -194,8 +194,11 @@ KINDS = [
 
 @pytest.mark.usefixtures("quiet")
 class TestDatasets:
-    @pytest.mark.parametrize("kind", KINDS, ids=["map", "iterable"])
-    @pytest.mark.parametrize(("num_workers", "method"), [(0, None), (2, "fork"), (1, "spawn")])
+    @pytest.mark.parametrize(
+        ("kind", "num_workers", "method"),
+        [(KINDS[0], 0, None), (KINDS[1], 0, None), (KINDS[0], 2, "fork"), (KINDS[1], 2, "fork"), (KINDS[1], 1, "spawn")],
+        ids=["map", "iterable", "map-fork", "iterable-fork", "iterable-spawn"],
+    )
     def test_batches_are_filled_and_the_main_process_knows(
         self, tmp_path: Any, kind: Any, num_workers: int, method: str | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -206,7 +209,7 @@ class TestDatasets:
             batch_size=4,
             num_workers=num_workers,
             multiprocessing_context=method,
-            timeout=60 * bool(num_workers),
+            timeout=120 * bool(num_workers),
         )
         assert [batch.tolist() for batch in batches] == EXPECTED
         account = batches.stats()
