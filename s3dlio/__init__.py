@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from .data.tar import TarFile, TarReader, TarSampleReader, create_tar_index
     from .data.tfrecord import TFRecordFile, TFRecordReader, create_tfrecord_index
     from .data.window import ShuffleWindow
+    from .data.bad_samples import BadSampleWarning
+    from .data.dataset import PyDataset
+    from .data.iterators import PyObjectDataLoaderSyncIter
+    from .data.stream import PyBytesAsyncDataLoader
     from .errors import (
         AccessDeniedError,
         ChangedError,
@@ -89,6 +93,10 @@ _MODULES = {
     "buckets": ("configure_s3", "create_bucket", "delete_bucket"),
     "bulk": _BULK_VERBS,
     "aio": tuple(f"{verb}_async" for verb in (*_VERBS, *_BULK_VERBS, "create_bucket", "delete_bucket")),
+    "data.bad_samples": ("BadSampleWarning",),
+    "data.dataset": ("PyDataset",),
+    "data.iterators": ("PyObjectDataLoaderSyncIter",),
+    "data.stream": ("PyBytesAsyncDataLoader",),
     "errors": (
         *("AccessDeniedError", "ChangedError", "ConfigError", "CorruptDataError", "IncompleteReadError"),
         *(
@@ -115,6 +123,7 @@ _ALIASES = {"PyBytesView": "BytesView", "PyObjectItem": "BytesView"}
 
 __all__ = [
     "AccessDeniedError",
+    "BadSampleWarning",
     "BytesView",
     "ChangedError",
     "ConfigError",
@@ -127,7 +136,10 @@ __all__ = [
     "ObjectStoreMapDataset",
     "OutOfSpaceError",
     "PreconditionFailedError",
+    "PyBytesAsyncDataLoader",
     "PyBytesView",
+    "PyDataset",
+    "PyObjectDataLoaderSyncIter",
     "PyObjectItem",
     "S3dlioError",
     "ShuffleWindow",
