@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks.engines import LIMIT, OURS
@@ -25,7 +25,7 @@ PEERS = "every peer"
 class Bar(NamedTuple):
     """`metric` is to be at least (rate) or at most (all others) `factor` times that of `rival`, if any, else `factor`.
 
-    `works` are ours that may meet it, the first of which is also that of the rival.
+    Of several works each engine has its best one counted.
     """
 
     works: tuple[str, ...]
@@ -84,24 +84,28 @@ class Verdict(NamedTuple):
 
 def judge(bar: Bar, results: Results) -> Verdict | None:
     """None where the run does not have what the bar compares."""
-    best = max if bar.metric == "rate" else min
+    best: Callable[[Iterable[float]], float] = max if bar.metric == "rate" else min
     ours = [_middle(results[work][OURS], bar.metric) for work in bar.works if OURS in results.get(work, {})]
     if not ours:
         return None
     measured, rival = best(ours), ""
     if bar.rival:
-        others = _rivals(bar, results.get(bar.works[0], {}))
+        others = _rivals(bar, results, best)
         if not others:
             return None
-        rival = best(others, key=lambda name: others[name])
+        rival = next(name for name, value in others.items() if value == best(others.values()))
         measured /= max(others[rival], 1e-9)
     shown = round(measured, 2)
     return Verdict(bar, measured, rival, shown >= bar.factor if bar.metric == "rate" else shown <= bar.factor)
 
 
-def _rivals(bar: Bar, engines: Mapping[str, Result]) -> dict[str, float]:
-    wanted = [name for name in engines if name not in (OURS, LIMIT)] if bar.rival == PEERS else [bar.rival]
-    return {name: _middle(engines[name], bar.metric) for name in wanted if name in engines}
+def _rivals(bar: Bar, results: Results, best: Callable[[Iterable[float]], float]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for engines in (results.get(work, {}) for work in bar.works):
+        wanted = [name for name in engines if name not in (OURS, LIMIT)] if bar.rival == PEERS else [bar.rival]
+        for name in (name for name in wanted if name in engines):
+            found.setdefault(name, []).append(_middle(engines[name], bar.metric))
+    return {name: best(some) for name, some in found.items()}
 
 
 def _middle(result: Result, metric: str) -> float:

@@ -36,7 +36,7 @@ def environment_for(engine: str, told: dict[str, str]) -> dict[str, str]:
 
 def run_client(engine: str, work: Work, stage: Stage, environments: Environments, servers: Servers) -> dict[str, Any]:
     """What the harness measured. FailedError, with the last line of what the client said."""
-    fields = ("function", "size", "in_flight", "cold", "drop", "first", "workers", "context", "own_mib")
+    fields = ("function", "size", "in_flight", "cold", "drop", "first", "workers", "context", "own_mib", "imports")
     plan = {"uris": stage.uris, "tiny": stage.tiny, **{name: getattr(work, name) for name in fields}}
     command = [environments.python(engine), str(CLIENTS / f"{ENGINES[engine].client}_client.py")]
     try:

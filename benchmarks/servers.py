@@ -1,7 +1,7 @@
 """nginx as an object server, and the objects it serves; SeaweedFS where something is written or really listed.
 
 nginx reads signed requests and ignores the signatures, and costs little CPU itself. One process listens on a port for each
-way of serving: plain, TLS, with latency, and prepared pages of a listing.
+way of serving: plain, TLS, and with latency; it lists by pages that were prepared.
 """
 
 from __future__ import annotations
@@ -40,15 +40,18 @@ http {{
   uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
   root {folder}/objects; default_type application/octet-stream;
   map $args $page {{ default 0; "~continuation-token=(?<token>[0-9]+)" $token; }}
-  server {{ listen 127.0.0.1:{plain}; }}
+  server {{ listen 127.0.0.1:{plain}; {listing} }}
   server {{ listen 127.0.0.1:{tls} ssl; ssl_certificate {folder}/server.crt; ssl_certificate_key {folder}/server.key; }}
-  server {{ listen 127.0.0.1:{latency};
+  server {{ listen 127.0.0.1:{latency}; {listing}
     location / {{ echo_sleep {seconds}; echo_exec @objects; }} location @objects {{ }} }}
-  server {{ listen 127.0.0.1:{listing}; default_type application/xml;
-    root {folder}/pages; location / {{ rewrite ^ /$page break; }} }}
 }}
 """
-KINDS = ("plain", "tls", "latency", "listing")
+# A listing is answered with a page that was prepared, whatever its prefix is.
+LISTING = """
+    if ($args ~ list-type=2) { rewrite ^/([^/]+)/?$ /.lists/$1/$page; }
+    location /.lists/ { default_type application/xml; open_file_cache off; }
+"""
+KINDS = ("plain", "tls", "latency")
 
 
 class Objects:
@@ -100,7 +103,12 @@ class Servers(AbstractContextManager["Servers"]):
             raise RuntimeError(f"the benchmarks need nginx and its echo module: apt-get install {packages}")
         make_authority(self.folder)
         ports = dict(zip(KINDS, free_ports(len(KINDS)), strict=True))
-        settings = {"module": ECHO_MODULE, "user": "user root;" if os.geteuid() == 0 else "", "seconds": LATENCY_SECONDS}
+        settings = {
+            "module": ECHO_MODULE,
+            "user": "user root;" if os.geteuid() == 0 else "",
+            "seconds": LATENCY_SECONDS,
+            "listing": LISTING,
+        }
         configuration = self.folder / "nginx.conf"
         configuration.write_text(CONFIGURATION.format(folder=self.folder, **settings, **ports))
         (self.folder / "objects").mkdir(exist_ok=True)
@@ -130,29 +138,29 @@ class Servers(AbstractContextManager["Servers"]):
             **({"AWS_CA_BUNDLE": str(self.folder / "ca.crt")} if kind == "tls" else {}),
         }
 
-    def write_listing(self, keys: list[str]) -> None:
-        """Let nginx answer every listing with pages of these keys."""
-        folder = self.folder / "pages"
-        folder.mkdir(exist_ok=True)
+    def write_listing(self, bucket: str, keys: list[str], size: int) -> None:
+        """Let nginx answer every listing of the bucket with pages of these keys."""
+        folder = self.folder / "objects" / ".lists" / bucket
+        folder.mkdir(parents=True, exist_ok=True)
         for start in range(0, len(keys), PAGE_KEYS):
             following = start + PAGE_KEYS
-            text = listing_page(keys[start:following], following if following < len(keys) else None)
+            text = listing_page(bucket, keys[start:following], size, following if following < len(keys) else None)
             (folder / str(start)).write_text(text)
 
 
-def listing_page(keys: list[str], following: int | None) -> str:
+def listing_page(bucket: str, keys: list[str], size: int, following: int | None) -> str:
     """One answer of ListObjectsV2, as S3 writes it; `following` is the token of the next page."""
     entry = (
         "<Contents><Key>{}</Key><LastModified>2026-01-02T03:04:05.000Z</LastModified>"
-        "<ETag>&quot;0123456789abcdef0123456789abcdef&quot;</ETag><Size>1024</Size><StorageClass>STANDARD</StorageClass>"
+        "<ETag>&quot;0123456789abcdef0123456789abcdef&quot;</ETag><Size>{}</Size><StorageClass>STANDARD</StorageClass>"
         "</Contents>"
     )
     more = "" if following is None else f"<NextContinuationToken>{following}</NextContinuationToken>"
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
-        f"<Name>bench</Name><Prefix>keys/</Prefix><KeyCount>{len(keys)}</KeyCount><MaxKeys>{PAGE_KEYS}</MaxKeys>"
+        f"<Name>{bucket}</Name><Prefix></Prefix><KeyCount>{len(keys)}</KeyCount><MaxKeys>{PAGE_KEYS}</MaxKeys>"
         f"<IsTruncated>{'false' if following is None else 'true'}</IsTruncated>{more}"
-        + "".join(map(entry.format, keys))
+        + "".join(entry.format(key, size) for key in keys)
         + "</ListBucketResult>"
     )
 

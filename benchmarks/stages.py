@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import subprocess
 import sys
 import zlib
@@ -51,14 +52,17 @@ def stage_of(work: Work, servers: Servers) -> Stage:
 
 def _objects(work: Work, servers: Servers) -> tuple[list[str], list[int]]:
     objects = servers.objects(work.size, work.num_objects)
+    if work.function == "loader":
+        names = [f"{number:06d}" for number in range(work.num_objects)]
+        servers.write_listing(objects.folder.name, names, work.size)
     root = f"{work.scheme}:/" if work.scheme == "s3" else f"{work.scheme}://{servers.folder}/objects"
     return objects.uris(root, work.num_objects), objects.crcs[: work.num_objects]
 
 
 def _keys(work: Work, servers: Servers) -> tuple[list[str], list[int]]:
     keys = [f"keys/{number:06d}" for number in range(work.num_objects)]
-    if work.server == "listing":
-        servers.write_listing(keys)
+    if work.server == "plain":
+        servers.write_listing(BUCKET, keys, 1)
     else:
         _client(servers)
         plan = json.dumps([f"s3://{BUCKET}/{key}" for key in keys])
@@ -101,13 +105,17 @@ def _state_file(size: int, servers: Servers) -> Path:
 def is_stored(work: Work, servers: Servers) -> bool:
     """Whether the state is what was saved last; it is deleted, so that the next engine cannot be credited with it."""
     import torch
+    from botocore.exceptions import ClientError
 
     client = _client(servers)
     buffer = io.BytesIO()
-    client.download_fileobj(BUCKET, "saved.pt", buffer)
-    client.delete_object(Bucket=BUCKET, Key="saved.pt")
-    buffer.seek(0)
-    return _crcs(torch.load(buffer, weights_only=True)) == _crcs(state(work.size))
+    try:
+        client.download_fileobj(BUCKET, "saved.pt", buffer)
+        client.delete_object(Bucket=BUCKET, Key="saved.pt")
+        buffer.seek(0)
+        return _crcs(torch.load(buffer, weights_only=True)) == _crcs(state(work.size))
+    except (ClientError, RuntimeError, pickle.UnpicklingError):
+        return False
 
 
 def _crcs(tensors: dict[str, Any]) -> list[int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 KIB, MIB = 1024, 1024 * 1024
 QUICK_DIVISOR = 20
+BATCH = 32
 STATE_BYTES = 512 * MIB
 
 
@@ -19,11 +20,11 @@ class Work:
     num_objects: int
     size: int
     in_flight: int = 1
-    server: str = "plain"  # or tls, latency, listing, seaweedfs, files
+    server: str = "plain"  # or tls, latency, seaweedfs, files
     scheme: str = "s3"
     cold: bool = False  # the first run of the process is timed: connected, but with no memory to use again
     drop: bool = False  # files are not in the page cache
-    first: bool = True  # measure the time to the first object
+    first: int = 1  # measure the time to the first of so many objects
     workers: int = 0
     context: str = "fork"
     environment: dict[str, str] = field(default_factory=dict)
@@ -37,6 +38,11 @@ class Work:
     def kind(self) -> str:
         """What an engine must be able to read."""
         return "files" if self.server == "files" else "s3"
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """What a client has imported before its time counts."""
+        return ("torch",) if self.function in ("loader", "loader_map", "save", "load") else ()
 
     @property
     def own_mib(self) -> float:
@@ -54,8 +60,9 @@ class Work:
 
 
 WHOLE = {"S3DLIO_ENABLE_RANGE_OPTIMIZATION": "0"}
-COLD = {"cold": True, "first": False}
-SPAWNED = {"workers": 2, "context": "spawn"}
+COLD = {"cold": True, "first": 0}
+FORKED = {"workers": 2, "context": "fork", "first": BATCH}
+SPAWNED = {**FORKED, "context": "spawn"}
 SMALL, MEDIUM, LARGE = 4 * KIB, 128 * KIB, 148 * MIB
 
 
@@ -91,20 +98,20 @@ GROUPS: dict[str, list[Work]] = {
         Work("large-ranges-fresh", "148 MiB, in ranges, into fresh memory", "get_ranges", 1, LARGE, 16, **COLD),
     ],
     "loader": [
-        Work("loader-0", "DataLoader, 4,000 x 128 KiB, no workers", "loader", 4000, MEDIUM),
-        Work("loader-fork", "DataLoader, 4,000 x 128 KiB, 2 forked workers", "loader", 4000, MEDIUM, workers=2),
+        Work("loader-0", "DataLoader, 4,000 x 128 KiB, no workers", "loader", 4000, MEDIUM, first=BATCH),
+        Work("loader-fork", "DataLoader, 4,000 x 128 KiB, 2 forked workers", "loader", 4000, MEDIUM, **FORKED),
         Work("loader-spawn", "DataLoader, 4,000 x 128 KiB, 2 spawned workers", "loader", 4000, MEDIUM, **SPAWNED),
-        Work("loader-map-0", "the same, map style, no workers", "loader_map", 4000, MEDIUM),
-        Work("loader-map-fork", "the same, map style, 2 forked workers", "loader_map", 4000, MEDIUM, workers=2),
+        Work("loader-map-0", "the same, map style, no workers", "loader_map", 4000, MEDIUM, first=BATCH),
+        Work("loader-map-fork", "the same, map style, 2 forked workers", "loader_map", 4000, MEDIUM, **FORKED),
         Work("loader-map-spawn", "the same, map style, 2 spawned workers", "loader_map", 4000, MEDIUM, **SPAWNED),
     ],
     "checkpoint": [
-        Work("save", "torch.save of 512 MiB to SeaweedFS", "save", 1, STATE_BYTES, server="seaweedfs", first=False),
-        Work("load", "torch.load of 512 MiB from SeaweedFS", "load", 1, STATE_BYTES, server="seaweedfs", first=False),
-        Work("load-nginx", "torch.load of 512 MiB from nginx", "load", 1, STATE_BYTES, first=False),
+        Work("save", "torch.save of 512 MiB to SeaweedFS", "save", 1, STATE_BYTES, server="seaweedfs", first=0),
+        Work("load", "torch.load of 512 MiB from SeaweedFS", "load", 1, STATE_BYTES, server="seaweedfs", first=0),
+        Work("load-nginx", "torch.load of 512 MiB from nginx", "load", 1, STATE_BYTES, first=0),
     ],
     "list": [
-        Work("list", "list 20,000 keys, prepared pages", "list", 20_000, 1, server="listing"),
+        Work("list", "list 20,000 keys, prepared pages", "list", 20_000, 1),
         Work("list-seaweedfs", "list 20,000 keys of SeaweedFS", "list", 20_000, 1, server="seaweedfs"),
     ],
     "tls": [
@@ -117,7 +124,7 @@ GROUPS: dict[str, list[Work]] = {
         Work("latency-small", "20 ms of latency, 10,000 x 4 KiB, 64 in flight", "get_many", 10_000, SMALL, 64, "latency"),
         Work("latency-medium", "20 ms of latency, 4,000 x 128 KiB, 64 in flight", "get_many", 4000, MEDIUM, 64, "latency"),
         Work("latency-large", "20 ms of latency, 4 x 148 MiB, in ranges", "get_ranges", 4, LARGE, 16, "latency"),
-        Work("latency-fork", "20 ms of latency, 2 forked workers", "loader", 4000, MEDIUM, 1, "latency", workers=2),
+        Work("latency-fork", "20 ms of latency, 2 forked workers", "loader", 4000, MEDIUM, 1, "latency", **FORKED),
     ],
     "file": _files("file"),
     "direct": _files("direct"),

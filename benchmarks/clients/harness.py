@@ -3,15 +3,17 @@
 A client defines functions `work_NAME(plan)`, which prepare the work (a client object, threads, a loader) and return a
 function that does it once and gives its results one by one: bytes-like objects, or names. Measured are:
 
-- `first_ms`: from preparing, in a fresh process whose script is loaded, to the first result of the first object alone;
+- `first_ms`: from preparing, in a fresh process whose script is loaded, to the first result of the first object (of a
+  loader: batch) alone;
 - `wall`, `cpu`, `peak_mib`: one run after another one, whose results are verified (with `cold`, the first run after one
   of a tiny object). CPU is that
   of this process and its children. The peak is above the memory before the first of the two runs; that of the workers of a
-  loader is added, for each what it has more than this process had then.
+  loader is added, for each what it has more than this process had then. Mapped files do not count, shared memory does.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -46,6 +48,11 @@ def memory(field: str, pid: str = "self") -> float:
     """A line of /proc/PID/status, in MiB."""
     with open(f"/proc/{pid}/status", encoding="ascii") as lines:
         return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+def own_memory() -> float:
+    """What is resident and not a mapped file, in MiB."""
+    return memory("VmRSS") - memory("RssFile")
 
 
 def reset_peaks() -> None:
@@ -84,7 +91,7 @@ def timed(run: Run, idle: float, own_mib: float) -> dict[str, float]:
         num_results += 1
     _ = None
     wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
-    peak = sum(max(0.0, memory("VmHWM", pid) - idle) for pid in ["self", *workers()])
+    peak = sum(max(0.0, memory("VmHWM", pid) - memory("RssFile", pid) - idle) for pid in ["self", *workers()])
     return {"wall": wall, "cpu": cpu, "peak_mib": max(0.0, peak - own_mib), "results": num_results}
 
 
@@ -96,12 +103,14 @@ def first_ms(work: Work, alone: dict[str, Any]) -> float:
 
 def measure(work: Work, plan: dict[str, Any]) -> dict[str, Any]:
     report: dict[str, Any] = {}
+    for module in plan["imports"]:
+        importlib.import_module(module)
     paths = [uri.partition("://")[2] for uri in plan["uris"]] if plan["drop"] else []
     drop_cached(paths)
     if plan["first"]:
-        report["first_ms"] = first_ms(work, {**plan, "uris": plan["uris"][:1]})
+        report["first_ms"] = first_ms(work, {**plan, "uris": plan["uris"][: plan["first"]]})
     run = work(plan)
-    idle = memory("VmRSS")
+    idle = own_memory()
     if plan["cold"]:
         list(work({**plan, "uris": [plan["tiny"]], "size": TINY_BYTES})())
     else:

@@ -30,7 +30,7 @@ def work_loader(plan: dict[str, Any]) -> Run:
 
     from s3dlio.torch import ObjectStoreIterableDataset, loader
 
-    dataset = ObjectStoreIterableDataset.from_uris(plan["uris"], batch_size=loading.BATCH)
+    dataset = ObjectStoreIterableDataset(plan["uris"][0].rpartition("/")[0] + "/", batch_size=loading.BATCH)
     return loading.objects_of(loader(dataset, loading.BATCH, **loading.options(plan)))
 
 
