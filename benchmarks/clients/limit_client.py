@@ -40,6 +40,12 @@ def request(path: str, more: str = "") -> bytes:
     return f"GET {path} HTTP/1.1\r\nhost: {ENDPOINT.netloc}\r\n{more}\r\n".encode()
 
 
+def received(count: int) -> int:
+    if count == 0:
+        raise ConnectionError("the server ended the connection")
+    return count
+
+
 def receive(buffer: memoryview, requests: Sequence[bytes], size: int) -> None:
     """One connection; of each answer the body's bytes, however long its head is, come into the same buffer."""
     flags = 0 if ENDPOINT.scheme == "https" else socket.MSG_WAITALL
@@ -49,7 +55,7 @@ def receive(buffer: memoryview, requests: Sequence[bytes], size: int) -> None:
             count = sock.recv_into(buffer)
             missing = bytes(buffer[:HEAD_BYTES]).find(b"\r\n\r\n") + 4 + size - count
             while missing > 0:
-                missing -= sock.recv_into(buffer[size + HEAD_BYTES - missing :], missing, flags)
+                missing -= received(sock.recv_into(buffer[size + HEAD_BYTES - missing :], missing, flags))
 
 
 def work_get_many(plan: dict[str, Any]) -> Run:
@@ -105,7 +111,7 @@ def work_list(plan: dict[str, Any]) -> Run:
                 sock.sendall(request(path))
                 count = 0
                 while not bytes(buffer[max(0, count - 20) : count]).endswith(b"</ListBucketResult>"):
-                    count += sock.recv_into(buffer[count:])
+                    count += received(sock.recv_into(buffer[count:]))
                 yield from (key.decode() for key in re.findall(rb"<Key>([^<]*)</Key>", buffer[:count]))
                 token = re.search(rb"<NextContinuationToken>([^<]*)<", buffer[:count])
                 path = None if token is None else f"{base}&continuation-token={token[1].decode()}"
