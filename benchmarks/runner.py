@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
-
-from tqdm import tqdm
 
 from benchmarks.bars import Result
 from benchmarks.engines import CLIENTS, ENGINES, LIMIT, ROOT, Environments, NotInstalledError
@@ -79,7 +78,7 @@ def run_work(
     stages = {engine: whole if work.is_large else whole.part(ENGINES[engine].share) for engine in engines}
     reports: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
     notes: dict[tuple[str, str], str] = {}
-    for engine in tqdm([engine for _ in range(repeats) for engine in engines], desc=work.title, leave=False, disable=None):
+    for engine in [engine for _ in range(repeats) for engine in engines]:
         if engine not in reports:
             continue
         try:
@@ -87,11 +86,14 @@ def run_work(
         except (FailedError, NotInstalledError) as error:
             notes[work.name, engine] = str(error)
             del reports[engine]
+            print(f"{work.name}, {engine}: {error}", file=sys.stderr, flush=True)
             continue
         if "lacks" in report:
             del reports[engine]
         else:
             reports[engine].append(report)
+            figures = {name: round(value, 3) for name, value in report.items() if name in ("wall", "cpu", "peak_mib")}
+            print(f"{work.name}, {engine}: {figures}", file=sys.stderr, flush=True)
     return {name: result_of(work, _amount(work, stages[name]), some) for name, some in reports.items()}, notes
 
 

@@ -11,7 +11,6 @@ import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.clients.checkpoints import state
 from benchmarks.clients.harness import digest
 from benchmarks.engines import CLIENTS, ROOT
 from benchmarks.servers import Servers
@@ -79,7 +78,7 @@ def _to_save(_: Work, servers: Servers) -> tuple[list[str], list[int]]:
 
 def _saved(work: Work, servers: Servers) -> tuple[list[str], list[int]]:
     path = _state_file(work.size, servers)
-    crcs = _crcs(state(work.size))
+    crcs = _crcs(_state(work.size))
     if work.server == "files":
         return [f"{work.scheme}://{path}"], crcs
     if work.server == "seaweedfs":
@@ -96,7 +95,7 @@ def _state_file(size: int, servers: Servers) -> Path:
     path = servers.folder / "objects" / "states" / f"{size}.pt"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(state(size), path)
+        torch.save(_state(size), path)
         with path.open("rb") as file:
             os.fsync(file.fileno())
     return path
@@ -113,9 +112,15 @@ def is_stored(work: Work, servers: Servers) -> bool:
         client.download_fileobj(BUCKET, "saved.pt", buffer)
         client.delete_object(Bucket=BUCKET, Key="saved.pt")
         buffer.seek(0)
-        return _crcs(torch.load(buffer, weights_only=True)) == _crcs(state(work.size))
+        return _crcs(torch.load(buffer, weights_only=True)) == _crcs(_state(work.size))
     except (ClientError, RuntimeError, pickle.UnpicklingError):
         return False
+
+
+def _state(size: int) -> dict[str, Any]:
+    from benchmarks.clients.checkpoints import state  # imports torch
+
+    return state(size)
 
 
 def _crcs(tensors: dict[str, Any]) -> list[int]:
