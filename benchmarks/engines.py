@@ -23,6 +23,7 @@ class Engine(NamedTuple):
     reads: str = "s3"  # or files, anything
     is_ours: bool = False
     share: float = 1.0
+    takes_authority: bool = True  # a private one, for TLS
 
 
 ENGINES = {
@@ -30,7 +31,7 @@ ENGINES = {
     "original-0.9.100": Engine("original"),
     "original-0.10.0": Engine("original"),
     "obstore": Engine("obstore"),
-    "s3torchconnector": Engine("s3torchconnector"),
+    "s3torchconnector": Engine("s3torchconnector", takes_authority=False),
     "s3fs": Engine("s3fs", share=0.2),
     "boto3": Engine("boto3", share=0.2),
     "open().read()": Engine("plain", "files", is_ours=True),

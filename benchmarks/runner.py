@@ -78,6 +78,9 @@ def run_work(
     stages = {engine: whole if work.is_large else whole.part(ENGINES[engine].share) for engine in engines}
     reports: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
     notes: dict[tuple[str, str], str] = {}
+    for engine in [engine for engine in engines if work.server == "tls" and not ENGINES[engine].takes_authority]:
+        notes[work.name, engine] = "takes no private certificate authority"
+        del reports[engine]
     for engine in [engine for _ in range(repeats) for engine in engines]:
         if engine not in reports:
             continue

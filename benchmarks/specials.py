@@ -31,7 +31,7 @@ request = function()
   return wrk.format("GET", string.format("/{bucket}/%06d", number))
 end
 done = function(summary)
-  io.write(string.format("rate %f %d\n", summary.requests / summary.duration * 1e6, summary.requests))
+  io.write(string.format("rate %f %d\\n", summary.requests / summary.duration * 1e6, summary.requests))
 end
 """
 
