@@ -73,7 +73,7 @@ def _wrk(servers: Servers, size: int, count: int, seconds: int) -> tuple[float, 
 
 
 def _copy_rate() -> float:
-    source, target = bytes(LARGE), bytearray(LARGE)
+    source, target = bytearray(b"x") * LARGE, memoryview(bytearray(b"y") * LARGE)
     start = time.perf_counter()
     target[:] = source
     return LARGE / MIB / (time.perf_counter() - start)
