@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     )
     from .buckets import configure_s3, create_bucket, delete_bucket
     from .bulk import get_many, put_many, stat_many
-    from .data.npy import load_npy, read_npy
-    from .data.npz import generate_npz_bytes, load_npz, read_npz
-    from .data.tar import TarFile, TarReader, TarSampleReader, create_tar_index
-    from .data.tfrecord import TFRecordFile, TFRecordReader, create_tfrecord_index
-    from .data.window import ShuffleWindow
     from .data.bad_samples import BadSampleWarning
     from .data.dataset import PyDataset
     from .data.iterators import PyObjectDataLoaderSyncIter
+    from .data.npy import load_npy, read_npy
+    from .data.npz import generate_npz_bytes, load_npz, read_npz
     from .data.stream import PyBytesAsyncDataLoader
+    from .data.tar import TarFile, TarReader, TarSampleReader, create_tar_index
+    from .data.tfrecord import TFRecordFile, TFRecordReader, create_tfrecord_index
+    from .data.window import ShuffleWindow
     from .errors import (
         AccessDeniedError,
         ChangedError,
