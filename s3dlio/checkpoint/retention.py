@@ -6,10 +6,9 @@ import builtins
 import time
 from collections.abc import Iterable
 
-from .. import objects
 from .. import uri as uris
 from ..storage.base import HasUploads, ObjectInfo
-from .catalog import Level, delete_all, delete_checkpoint, directory, kind_of, list_checkpoints, readable_manifest, scan
+from .catalog import Level, delete_all, delete_checkpoint, kind_of, list_checkpoints, place_of, readable_manifest, scan
 from .manifest import FACTS_SUFFIX, MANIFEST_NAME
 
 __all__ = ["STALE_SECONDS", "keep_last", "note_loaded", "note_saved"]
@@ -64,11 +63,11 @@ def keep_last(
 def _sweep(uri: str, before: float) -> None:
     here, below = scan(uri)
     for level in (here, *below):
-        store, base = objects.resolve(level.uri)
+        store, base = place_of(level.uri)
         names = _left_over(level, before)
         delete_all(store, (base + name for name in names if not name.endswith(FACTS_SUFFIX)))
         delete_all(store, (base + name for name in names if name.endswith(FACTS_SUFFIX)))
-    store, base = objects.resolve(directory(uri))
+    store, base = place_of(uri)
     if isinstance(store, HasUploads):
         store.drop_uploads(base, before)
 

@@ -125,7 +125,7 @@ def _load(uri: str, weights_only: bool, map_location: Any, progress: bool, *, va
         try:
             return _load_object(uri, arguments, progress, validate)
         except NotFoundError:
-            if not objects.exists(directory(uri) + MANIFEST_NAME):
+            if not any(objects.exists(directory(uri) + kind.commit) for kind in KINDS):
                 raise
 
     def load_all(manifest: Manifest) -> _Shards:
