@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import resource
+import shutil
+import signal
 import subprocess
-from collections.abc import Callable, Iterator
+import tempfile
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +24,16 @@ from s3dlio.storage import open_store
 from s3dlio.storage.memory import MemoryStore, MemoryUpload
 from s3dlio.uri import parse
 
-from .conftest import LocalPlace, Place, S3Place
+from .conftest import Place, S3Place
 from .fake_s3 import Request
 from .faults import Fault, FaultServer, failing
 from .servers import READ_ONLY_KEY, READ_ONLY_SECRET
 from .test_checkpoints import finalize, has_all, is_state, save_all, state
 
+pytestmark = pytest.mark.filterwarnings("ignore:the file system of direct")
+
 MIB = 1024 * 1024
 BIG = 3_000_000  # floats: 12 MB, two parts
-Run = Callable[..., Any]
 
 
 def both_fail(root: str, kind: type[Exception], match: str) -> None:
@@ -57,7 +63,13 @@ def require_before(root: str) -> None:
 
 
 @pytest.fixture
-def fault_root(faults: FaultServer, impatient: None) -> Iterator[str]:
+def tired(short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails for ever is given up soon; what is only slow, as on a busy machine, is not."""
+    monkeypatch.setenv("S3DLIO_OPERATION_TIMEOUT_SECS", "0.8")
+
+
+@pytest.fixture
+def fault_root(faults: FaultServer, tired: None) -> Iterator[str]:
     root = "s3://bkt/"
     save_before(root)
     yield root
@@ -81,9 +93,7 @@ def test_a_failing_step_of_an_upload(
 
 def test_a_part_that_fails_in_the_middle_of_the_archive(faults: FaultServer, fault_root: str) -> None:
     """The first parts are stored; torch, which goes on to end its archive, does not hide the reason."""
-    second = re.compile("partNumber=2")
     faults.decide = lambda request: failing(500, "InternalError") if request.verb == "PART" and is_part(request, 2) else None
-    assert second is not None
     both_fail(fault_root, errors.S3dlioError, "500 InternalError")
 
 
@@ -100,7 +110,7 @@ def test_facts_or_a_manifest_that_cannot_be_put(faults: FaultServer, fault_root:
         save_all_big(fault_root + "d/")
 
 
-def test_a_shard_that_fails_leaves_nothing(faults: FaultServer, impatient: None) -> None:
+def test_a_shard_that_fails_leaves_nothing(faults: FaultServer, tired: None) -> None:
     faults.decide = lambda request: failing(403, "AccessDenied") if request.verb == "PART" else None
     with pytest.raises(errors.AccessDeniedError):
         s3dlio.save_distributed_shard("s3://bkt/d/shard_0.bin", state(1, BIG), 0, 1)
@@ -135,38 +145,42 @@ def test_a_read_only_prefix(s3_place: S3Place, monkeypatch: pytest.MonkeyPatch) 
     require_before(s3_place.root)
 
 
-def test_a_read_only_directory(tmp_path: Path, unprivileged: None) -> None:
-    folder = tmp_path / "d"
-    os.seteuid(0) if os.getuid() == 0 else None
-    folder.mkdir()
-    os.chmod(tmp_path, 0o777)
-    save_before(f"file://{folder}/")
-    for path in (folder / "d", folder):
-        os.chmod(path, 0o555)
-    if os.getuid() == 0:
-        os.seteuid(65534)
-    both_fail(f"file://{folder}/", errors.AccessDeniedError, str(folder))
-    require_before(f"file://{folder}/")
-
-
-FULL = """
-import resource, signal, sys
-import s3dlio, torch
-from tests.test_checkpoint_failures import both_fail, save_before, require_before
-root = sys.argv[1]
-save_before(root)
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, 4 << 20))
-both_fail(root, s3dlio.S3dlioError, root)
-require_before(root)
-"""
+def test_a_read_only_directory(request: pytest.FixtureRequest) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="s3dlio-"))  # that of the test run may be entered by its owner only
+    folder.chmod(0o755)
+    try:
+        save_before(f"file://{folder}/")
+        for path in (folder / "d", folder):
+            path.chmod(0o555)
+        request.getfixturevalue("unprivileged")
+        both_fail(f"file://{folder}/", errors.AccessDeniedError, str(folder))
+        require_before(f"file://{folder}/")
+    finally:
+        os.seteuid(os.getuid())
+        for path in (folder, folder / "d"):
+            path.chmod(0o755)
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("scheme", ["file", "direct"])
-def test_a_file_that_may_not_grow(scheme: str, tmp_path: Path, run_python: Run) -> None:
-    """O43 by a limit on the size of files, which needs no rights."""
-    done = run_python("import warnings; warnings.simplefilter('ignore')\n" + FULL, f"{scheme}://{tmp_path}/")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_a_file_that_may_not_grow(scheme: str, tmp_path: Path) -> None:
+    """O43 by a limit on the size of files, which needs no rights, in a child."""
+    root = f"{scheme}://{tmp_path}/"
+    save_before(root)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4 * MIB, 4 * MIB))
+            both_fail(root, errors.S3dlioError, root)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    require_before(root)
     assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".tmp")]
 
 
@@ -282,9 +296,3 @@ class TestProgress:
         assert f"\rload x [{'#' * 15:30}]  50%" in text
         assert f"[{'#' * 30}] 100%" in text
         assert "\rrank 3: save y 2.5 MB" in text
-
-
-def test_a_place_of_files_is_local(local_place: LocalPlace) -> None:
-    """The two local schemes write the same bytes."""
-    s3dlio.save_checkpoint(local_place.root + "k", state(1))
-    assert is_state(torch.load(local_place.folder / "k"), 1)
