@@ -215,14 +215,14 @@ class Counting(MemoryUpload):
 
 @pytest.mark.parametrize("compress", [False, True])
 def test_saving_takes_memory_for_parts_only(compress: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """300 MB in one tensor and in small ones, to a store that keeps nothing: the peak is a few parts, not the model."""
+    """100 MB in one tensor, and small ones, to a store that keeps nothing: the peak is a few parts, not the model."""
     import tracemalloc
 
     store = open_store(parse("memory://nothing-kept/"))
     assert isinstance(store, MemoryStore)
     monkeypatch.setattr(MemoryStore, "begin_upload", lambda self, key: Counting(self, key))
     noise = torch.frombuffer(bytearray(os.urandom(4 * MIB)), dtype=torch.uint8)
-    model = {"large": noise.repeat(40), "small": [noise[start::1000].clone() for start in range(1000)] * 2}
+    model = {"large": noise.repeat(25), "small": [noise[start::1000].clone() for start in range(1000)] * 2}
     limit = 2 * 8 * MIB * store.limits.parallel_parts
     tracemalloc.start()
     s3dlio.save_checkpoint("memory://nothing-kept/k", {"warm": noise}, compress)

@@ -367,6 +367,13 @@ class TestCommit:
         assert has_all(place.root, 5)
         assert place.get("shard_1.bin.step-1") is not None, "that of the dead save waits for keep_last"
 
+    def test_an_id_of_a_save_long_ago_is_not_taken_for_a_save_without_one(self, tmp_path: Path) -> None:
+        base = f"file://{tmp_path}/"
+        s3dlio.save_distributed_shard(base + "shard_0.bin", state(1), 0, 2, save_id="old")  # another process finalized it
+        save_all(base, 5)
+        finalize(base)
+        assert has_all(base, 5)
+
     def test_finalize_waits_for_the_slow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         base = f"file://{tmp_path}/"
         s3dlio.save_distributed_shard(base + "s0", state(1), 0, 2)

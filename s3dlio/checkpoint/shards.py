@@ -36,9 +36,13 @@ def new_save_id() -> str:
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + secrets.token_hex(4)
 
 
-def remember_save_id(uri: str, save_id: str) -> None:
-    """The shard `uri` is saved by an id that all ranks know, so that `commit` need not be told."""
-    _save_ids[_split(uri)[0]] = save_id
+def remember_save_id(uri: str, save_id: str | None) -> None:
+    """The shard `uri` is saved by an id that all ranks know, so that `commit` need not be told; None: they know none."""
+    base, _ = _split(uri)
+    if save_id is None:
+        _save_ids.pop(base, None)
+    else:
+        _save_ids[base] = save_id
 
 
 def _split(uri: str) -> tuple[str, str]:

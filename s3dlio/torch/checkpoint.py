@@ -243,8 +243,7 @@ def save_distributed_shard(
     codec, level = _codec(compress, compression_level)
     this, ranks = current_ranks(rank, world_size)
     chosen = save_id if save_id is not None else _agreed_save_id(this, ranks)
-    if chosen is not None:
-        remember_save_id(uri, chosen)
+    remember_save_id(uri, chosen)
     with _shown(f"save {uri}", progress, this) as shown:
         writer = ShardWriter(
             uri,
