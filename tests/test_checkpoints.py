@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -373,6 +375,23 @@ class TestCommit:
         save_all(base, 5)
         finalize(base)
         assert has_all(base, 5)
+
+    def test_the_bytes_of_a_shard_whose_rank_died_are_no_checkpoint_and_are_swept(self, tmp_path: Path) -> None:
+        """Killed between its bytes and its facts, on the first save of all: nothing else tells what they are."""
+        base = f"file://{tmp_path}/"
+        child = os.fork()
+        if child == 0:
+            writer = shards.ShardWriter(base + "shard_0.bin", rank=0, world_size=1, save_id="a")
+            torch.save(state(1), writer.__enter__())
+            writer._file.close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert torch.load(tmp_path / "shard_0.bin.a")["epoch"] == 1, "the bytes are whole"
+        assert s3dlio.list_checkpoints(base) == []
+        with pytest.raises(errors.S3dlioError, match="of rank 0 is missing"):
+            finalize(base, 1, save_id="a")
+        s3dlio.keep_last(base, 1, stale_after=-5)
+        assert list(tmp_path.iterdir()) == []
 
     def test_finalize_waits_for_the_slow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         base = f"file://{tmp_path}/"
