@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     )
     from .buckets import configure_s3, create_bucket, delete_bucket
     from .bulk import get_many, put_many, stat_many
+    from .checkpoint.catalog import CheckpointInfo, delete_checkpoint, latest_checkpoint, list_checkpoints
+    from .checkpoint.retention import keep_last
     from .data.bad_samples import BadSampleWarning
     from .data.dataset import PyDataset
     from .data.iterators import PyObjectDataLoaderSyncIter
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
         PreconditionFailedError,
         S3dlioError,
         ThrottledError,
+        UnsafePickleError,
     )
     from .objects import (
         delete,
@@ -79,9 +82,25 @@ if TYPE_CHECKING:
         stat_object,
     )
     from .torch import ObjectStoreIterableDataset, ObjectStoreMapDataset
+    from .torch.checkpoint import (
+        finalize_distributed_checkpoint,
+        load_checkpoint,
+        load_checkpoint_with_validation,
+        load_distributed_shard,
+        save_checkpoint,
+        save_distributed_shard,
+    )
     from .view import BytesView
     from .view import BytesView as PyBytesView
     from .view import BytesView as PyObjectItem
+    from .writers import (
+        PyWriterOptions,
+        create_azure_writer,
+        create_direct_filesystem_writer,
+        create_filesystem_writer,
+        create_gcs_writer,
+        create_s3_writer,
+    )
 
 _VERBS = (
     *("delete", "exists", "get", "get_object", "get_range", "list", "list_full_uris", "list_keys", "mkdir"),
@@ -97,17 +116,12 @@ _MODULES = {
     "data.dataset": ("PyDataset",),
     "data.iterators": ("PyObjectDataLoaderSyncIter",),
     "data.stream": ("PyBytesAsyncDataLoader",),
+    "checkpoint.catalog": ("CheckpointInfo", "delete_checkpoint", "latest_checkpoint", "list_checkpoints"),
+    "checkpoint.retention": ("keep_last",),
     "errors": (
         *("AccessDeniedError", "ChangedError", "ConfigError", "CorruptDataError", "IncompleteReadError"),
-        *(
-            "MissingPackageError",
-            "NotEmptyError",
-            "NotFoundError",
-            "OutOfSpaceError",
-            "PreconditionFailedError",
-            "S3dlioError",
-        ),
-        "ThrottledError",
+        *("MissingPackageError", "NotEmptyError", "NotFoundError", "OutOfSpaceError", "PreconditionFailedError"),
+        *("S3dlioError", "ThrottledError", "UnsafePickleError"),
     ),
     "view": ("BytesView", "PyBytesView", "PyObjectItem"),
     "data.npy": ("load_npy", "read_npy"),
@@ -116,6 +130,14 @@ _MODULES = {
     "data.tfrecord": ("TFRecordFile", "TFRecordReader", "create_tfrecord_index"),
     "data.window": ("ShuffleWindow",),
     "torch": ("ObjectStoreIterableDataset", "ObjectStoreMapDataset"),
+    "torch.checkpoint": (
+        *("finalize_distributed_checkpoint", "load_checkpoint", "load_checkpoint_with_validation"),
+        *("load_distributed_shard", "save_checkpoint", "save_distributed_shard"),
+    ),
+    "writers": (
+        *("PyWriterOptions", "create_azure_writer", "create_direct_filesystem_writer", "create_filesystem_writer"),
+        *("create_gcs_writer", "create_s3_writer"),
+    ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 # Other names of the guides for the same class.
@@ -126,6 +148,7 @@ __all__ = [
     "BadSampleWarning",
     "BytesView",
     "ChangedError",
+    "CheckpointInfo",
     "ConfigError",
     "CorruptDataError",
     "IncompleteReadError",
@@ -141,6 +164,7 @@ __all__ = [
     "PyDataset",
     "PyObjectDataLoaderSyncIter",
     "PyObjectItem",
+    "PyWriterOptions",
     "S3dlioError",
     "ShuffleWindow",
     "TFRecordFile",
@@ -149,18 +173,26 @@ __all__ = [
     "TarReader",
     "TarSampleReader",
     "ThrottledError",
+    "UnsafePickleError",
     "__version__",
     "configure_s3",
+    "create_azure_writer",
     "create_bucket",
     "create_bucket_async",
+    "create_direct_filesystem_writer",
+    "create_filesystem_writer",
+    "create_gcs_writer",
+    "create_s3_writer",
     "create_tar_index",
     "create_tfrecord_index",
     "delete",
     "delete_async",
     "delete_bucket",
     "delete_bucket_async",
+    "delete_checkpoint",
     "exists",
     "exists_async",
+    "finalize_distributed_checkpoint",
     "generate_npz_bytes",
     "get",
     "get_async",
@@ -171,12 +203,18 @@ __all__ = [
     "get_range",
     "get_range_async",
     "init_logging",
+    "keep_last",
+    "latest_checkpoint",
     "list",
     "list_async",
+    "list_checkpoints",
     "list_full_uris",
     "list_full_uris_async",
     "list_keys",
     "list_keys_async",
+    "load_checkpoint",
+    "load_checkpoint_with_validation",
+    "load_distributed_shard",
     "load_npy",
     "load_npz",
     "mkdir",
@@ -189,6 +227,8 @@ __all__ = [
     "put_many_async",
     "read_npy",
     "read_npz",
+    "save_checkpoint",
+    "save_distributed_shard",
     "stat",
     "stat_async",
     "stat_many",

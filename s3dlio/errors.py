@@ -15,6 +15,7 @@ that `except FileNotFoundError` works as for local files::
         ├── ChangedError               the object was replaced while it was read
         ├── IncompleteReadError        also EOFError: the body ended early and could not be completed
         ├── CorruptDataError           also ValueError: what was read is not what its format or its checksum says
+        ├── UnsafePickleError          also pickle.UnpicklingError: weights_only=True refuses what a checkpoint holds
         └── MissingPackageError        also ImportError: an optional package is not installed
 
 A message says what failed, the URI, the store's own words and what to do. Each class can be built from one string and
@@ -24,6 +25,7 @@ pickled, because PyTorch rebuilds a worker's exception that way.
 from __future__ import annotations
 
 import errno
+import pickle
 
 __all__ = [
     "AccessDeniedError",
@@ -38,6 +40,7 @@ __all__ = [
     "PreconditionFailedError",
     "S3dlioError",
     "ThrottledError",
+    "UnsafePickleError",
     "from_os_error",
 ]
 
@@ -84,6 +87,10 @@ class IncompleteReadError(EOFError, S3dlioError):
 
 class CorruptDataError(ValueError, S3dlioError):
     """What was read does not fit its format or its checksum."""
+
+
+class UnsafePickleError(pickle.UnpicklingError, S3dlioError):
+    """A checkpoint holds more than tensors and plain containers, and was to be loaded with weights_only=True."""
 
 
 class MissingPackageError(ImportError, S3dlioError):

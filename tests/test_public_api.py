@@ -32,15 +32,24 @@ DONE: dict[str, str | None] = {
     "PyObjectItem": None,
     "PyObjectItem.byte_count": None,
     "PyObjectItem.uri": None,
+    "PyWriterOptions": "",
+    "PyWriterOptions.chunk_size": None,
+    "PyWriterOptions.compression": None,
+    "PyWriterOptions.compression_level": None,
     "__version__": None,
     "configure_s3": "endpoint_url region ca_bundle",
+    "create_azure_writer": "uri options",
     "create_bucket": "name",
+    "create_direct_filesystem_writer": "uri options",
+    "create_filesystem_writer": "uri options",
+    "create_s3_writer": "uri options",
     "create_tfrecord_index": "input_path output_path",
     "delete": "uri",
     "delete_async": "uri",
     "delete_bucket": "name",
     "exists": "uri",
     "exists_async": "uri",
+    "finalize_distributed_checkpoint": "base_uri world_size",
     "generate_npz_bytes": "shape dtype num_samples",
     "get": "uri",
     "get_async": "uri",
@@ -57,12 +66,16 @@ DONE: dict[str, str | None] = {
     "list_full_uris_async": "uri",
     "list_keys": "uri",
     "list_keys_async": "uri",
+    "load_checkpoint": "uri",
+    "load_checkpoint_with_validation": "uri expected_keys",
     "mkdir": "uri",
     "mkdir_async": "uri",
     "put_bytes": "uri data",
     "put_bytes_async": "uri data",
     "put_many": "items",
     "put_many_async": "items",
+    "save_checkpoint": "uri data compress",
+    "save_distributed_shard": "uri data rank world_size shard_data",
     "stat": "uri",
     "stat_async": "uri",
     "stat_many_async": "uris",
@@ -86,10 +99,6 @@ LATER = [
     "MultipartUploadWriter",
     "MultipartUploadWriter.from_uri",
     "MultipartUploadWriter.write",
-    "PyWriterOptions",
-    "PyWriterOptions.chunk_size",
-    "PyWriterOptions.compression",
-    "PyWriterOptions.compression_level",
     "compat.s3torchconnector.S3Checkpoint",
     "compat.s3torchconnector.S3Checkpoint.reader",
     "compat.s3torchconnector.S3Checkpoint.writer",
@@ -104,25 +113,16 @@ LATER = [
     "compat.s3torchconnector.S3MapDataset",
     "compat.s3torchconnector.S3MapDataset.from_prefix",
     "create_async_loader",
-    "create_azure_writer",
-    "create_direct_filesystem_writer",
-    "create_filesystem_writer",
     "create_multi_endpoint_store",
     "create_multi_endpoint_store_from_file",
     "create_multi_endpoint_store_from_template",
-    "create_s3_writer",
     "download",
-    "finalize_distributed_checkpoint",
     "finalize_op_log",
     "get_many_stats",
     "init_op_log",
     "is_op_log_active",
-    "load_checkpoint",
-    "load_checkpoint_with_validation",
     "make_tf_dataset",
     "mp_get",
-    "save_checkpoint",
-    "save_distributed_shard",
     "upload",
 ]
 
@@ -138,17 +138,19 @@ VARIABLES_LATER: set[str] = set()
 
 # Names that no guide has: what the package adds.
 OWN = {
-    *("create_bucket_async", "delete_bucket_async", "open_reader", "open_writer", "stat_many"),
-    *("ShuffleWindow", "TFRecordFile", "TFRecordReader", "TarFile", "TarReader", "TarSampleReader", "create_tar_index"),
-    *("load_npy", "load_npz", "read_npy", "read_npz"),
-    *("BadSampleWarning", "create_bucket_async", "delete_bucket_async", "open_reader", "open_writer", "stat_many"),
+    *("BadSampleWarning", "CheckpointInfo", "ShuffleWindow", "TFRecordFile", "TFRecordReader", "TarFile"),
+    *("TarReader", "TarSampleReader", "create_bucket_async", "create_gcs_writer", "create_tar_index"),
+    *("delete_bucket_async", "delete_checkpoint", "keep_last", "latest_checkpoint", "list_checkpoints"),
+    *("load_distributed_shard", "load_npy", "load_npz", "open_reader", "open_writer", "read_npy", "read_npz"),
+    *("stat_many",),
     *(name for name in s3dlio.__all__ if name.endswith("Error")),
 }
 
+FOLDERS = ("checkpoint", "data", "transfer", "storage.cloud")  # without names of their own
 MODULES = [
     importlib.import_module(found.name)
     for found in pkgutil.walk_packages(s3dlio.__path__, "s3dlio.")
-    if found.name not in ("s3dlio.data", "s3dlio.transfer", "s3dlio.storage.cloud")  # folders without names of their own
+    if found.name.removeprefix("s3dlio.") not in FOLDERS
 ]
 
 
