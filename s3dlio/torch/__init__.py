@@ -1,6 +1,11 @@
-"""PyTorch: datasets, sampler, resumable loader, and checkpoints through `torch.save` and `torch.load`."""
+"""PyTorch: datasets, sampler, resumable loader, and checkpoints: by `torch.save`, distributed (`dcp`), as safetensors.
+
+The modules `dcp`, `lightning` and `safetensors` are loaded when they are first used.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 try:
     import torch as _torch  # noqa: F401 - the room is of no use without it
@@ -13,4 +18,34 @@ from .dataset import ObjectStoreIterableDataset, ObjectStoreMapDataset
 from .loader import Loader, loader
 from .sampler import ResumableSampler
 
-__all__ = ["Loader", "ObjectStoreIterableDataset", "ObjectStoreMapDataset", "ResumableSampler", "loader"]
+if TYPE_CHECKING:
+    from . import dcp
+    from .dcp_reader import StorageReader
+    from .dcp_writer import StorageWriter
+
+__all__ = [
+    "Loader",
+    "ObjectStoreIterableDataset",
+    "ObjectStoreMapDataset",
+    "ResumableSampler",
+    "StorageReader",
+    "StorageWriter",
+    "dcp",
+    "loader",
+]
+
+# Loaded late, because torch.distributed.checkpoint and lightning take long to import.
+_LATE = {"StorageReader": "dcp_reader", "StorageWriter": "dcp_writer"}
+_ROOMS = ("dcp",)
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    from ..loading import gate
+
+    if name not in _LATE and name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with gate:
+        module = importlib.import_module(f".{_LATE.get(name, name)}", __name__)
+    return getattr(module, name) if name in _LATE else module

@@ -1,0 +1,154 @@
+"""Distributed checkpoints (torch.distributed.checkpoint) on every scheme: `save`, `load`, `async_save`.
+
+Thin: torch plans who saves what; `StorageWriter` and `StorageReader`, which can be given to torch's own functions as well,
+move the bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem, SavePlanner
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+from ..errors import ConfigError, PreconditionFailedError, S3dlioError
+from .dcp_reader import StorageReader
+from .dcp_writer import StorageWriter
+
+__all__ = ["StorageReader", "StorageWriter", "async_save", "load", "save"]
+
+_KINDS = {"thread": AsyncCheckpointerType.THREAD, "process": AsyncCheckpointerType.PROCESS}
+
+
+def save(
+    state_dict: dict[str, Any],
+    checkpoint_id: str | os.PathLike[str],
+    *,
+    planner: SavePlanner | None = None,
+    process_group: torch.distributed.ProcessGroup | None = None,
+    files_per_rank: int = 4,
+    overwrite: bool = True,
+) -> Metadata:
+    """Save a state dict of any number of ranks to the directory `checkpoint_id`; all ranks call it.
+
+    Tensors are written straight from their memory, of a sharded one each rank's own part. The checkpoint exists when this
+    returns, on all ranks, and one that stood there before is gone then and not earlier (`StorageWriter`). Without an
+    initialised process group it is saved by this process alone. Raises on every rank when it fails on one:
+    CheckpointException of torch, which names rank and cause.
+
+    >>> s3dlio.torch.dcp.save({"model": model, "optimizer": optimizer}, "s3://bucket/run/step_100")
+    """
+    writer = StorageWriter(checkpoint_id, files_per_rank=files_per_rank, overwrite=overwrite)
+    try:
+        with _quiet():
+            metadata: Metadata = state_dict_saver.save(
+                state_dict, storage_writer=writer, planner=planner, process_group=process_group, no_dist=_is_alone()
+            )
+            return metadata
+    except CheckpointException as exc:
+        if _is_surely_uncommitted(exc):
+            writer.discard()
+        raise
+
+
+def _is_surely_uncommitted(exc: CheckpointException) -> bool:
+    """The coordinator commits only when no rank has failed; whether its own failure came before, its kind may tell."""
+    return any(rank != 0 or isinstance(failure[0], PreconditionFailedError) for rank, failure in exc.failures.items())
+
+
+def load(
+    state_dict: dict[str, Any],
+    checkpoint_id: str | os.PathLike[str],
+    *,
+    planner: LoadPlanner | None = None,
+    process_group: torch.distributed.ProcessGroup | None = None,
+    weights_only: bool = True,
+) -> None:
+    """Load into `state_dict`, in place, what it names from the directory `checkpoint_id`; all ranks call it.
+
+    Only what is named is read, each byte once per rank, straight into the tensors; other numbers of ranks and other
+    shardings than those of the save are fine. Checksums are verified. What is no tensor is unpickled with `weights_only`,
+    unless a `planner` of your own does that. Raises on every rank when it fails on one: CheckpointException of torch.
+
+    >>> state = {"model": model.state_dict()}
+    >>> s3dlio.torch.dcp.load(state, "s3://bucket/run/step_100")
+    """
+    reader = StorageReader(checkpoint_id, weights_only=weights_only)
+    if planner is None and weights_only:
+        planner = _WeightsOnlyPlanner()
+    with _quiet():
+        state_dict_loader.load(
+            state_dict, storage_reader=reader, planner=planner, process_group=process_group, no_dist=_is_alone()
+        )
+
+
+def async_save(
+    state_dict: dict[str, Any],
+    checkpoint_id: str | os.PathLike[str],
+    *,
+    kind: str = "thread",
+    planner: SavePlanner | None = None,
+    process_group: torch.distributed.ProcessGroup | None = None,
+    files_per_rank: int = 4,
+    overwrite: bool = True,
+) -> Future[Metadata]:
+    """Copy the state dict to main memory and return; a thread, or with `kind="process"` another process, saves the copy.
+
+    The future's result is what `save` returns; ask for it, because a failure is told there alone. Needs a process group
+    with a CPU backend when one is initialised, and for `kind="process"` in any case; that one starts Python anew, so the
+    main program must be guarded by `if __name__ == "__main__"`.
+    """
+    if kind not in _KINDS:
+        raise ConfigError(f"kind={kind!r} is none of {', '.join(_KINDS)}")
+    writer = StorageWriter(checkpoint_id, files_per_rank=files_per_rank, overwrite=overwrite)
+    future: Any = state_dict_saver.async_save(
+        state_dict,
+        storage_writer=writer,
+        planner=planner,
+        process_group=process_group,
+        async_checkpointer_type=_KINDS[kind],
+        no_dist=_is_alone(),
+    )
+    result: Future[Metadata] = future
+    return result
+
+
+def _is_alone() -> bool:
+    return not (torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Saving in one process is no mistake that torch has to warn about."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        warnings.filterwarnings("ignore", "torch.distributed is unavailable", UserWarning)
+        yield
+
+
+class _WeightsOnlyPlanner(DefaultLoadPlanner):
+    """torch's own planner unpickles whatever a checkpoint names; this one has it looked at first."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        try:
+            torch.load(value, weights_only=True)
+        except pickle.UnpicklingError as exc:
+            raise S3dlioError(
+                f"{read_item.dest_index.fqn} is an object that weights_only refuses ({exc}); if you trust the checkpoint, "
+                "load it with weights_only=False"
+            ) from exc
+        value.seek(0)
+        super().load_bytes(read_item, value)

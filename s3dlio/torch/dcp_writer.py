@@ -1,0 +1,297 @@
+"""`StorageWriter`: torch.distributed.checkpoint writes to every scheme.
+
+Written from the protocol of `torch.distributed.checkpoint.storage`. Its calls, in this order: `reset`; on all ranks
+`set_up_storage_writer`, `prepare_local_plan`; on the coordinator `prepare_global_plan`; on all ranks `write_data`; and
+when all of them have succeeded, on the coordinator `finish`, whose one atomic put makes the checkpoint exist.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future as Task
+from concurrent.futures import as_completed, wait
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import storage
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from .. import objects, runtime
+from ..checkpoint.checksum import Checksums
+from ..errors import ConfigError, NotFoundError, PreconditionFailedError, S3dlioError
+from ..storage.base import Read
+from ..transfer.write import ObjectWriter
+from ..view import empty
+from . import dcp_metadata, dcp_plan
+from .dcp_plan import Facts, memory_of
+from .dcp_zip import RawTensor, archive_around
+
+__all__ = ["StorageWriter", "checkpoint_uri"]
+
+PIECE_BYTES = 4 * 1024 * 1024  # of what has to be copied before it is written
+FILE_BYTES = 32 * 1024 * 1024  # a file of its own pays from here on
+
+
+def checkpoint_uri(checkpoint_id: str | os.PathLike[str]) -> str:
+    """The directory of a checkpoint as a URI with a slash at its end; a plain path is one of `file://`."""
+    text = os.fspath(checkpoint_id)
+    if "://" not in text:
+        text = f"file://{text}"
+    return text if text.endswith("/") else text + "/"
+
+
+class StorageWriter(storage.StorageWriter):
+    """Save to the directory `checkpoint_id`, a URI of any scheme or a path.
+
+    Each rank writes at most `files_per_rank` objects at once, straight from the tensors' memory, in parts; beyond that it
+    needs memory for the parts in flight, whatever the size of the model. The files carry an id of this save, so a
+    checkpoint that stood in the directory stays whole until the new one is committed, and is then removed; with
+    `overwrite=False` it is refused instead. Of two saves into one directory that overlap, the later commit fails on
+    stores that know conditional writes.
+
+    Any failure, in any thread, raises from `save` on every rank. Pickles for spawned processes; one save at a time.
+    """
+
+    def __init__(self, checkpoint_id: str | os.PathLike[str], *, files_per_rank: int = 4, overwrite: bool = True) -> None:
+        if files_per_rank < 1:
+            raise ConfigError(f"files_per_rank={files_per_rank}: at least one file is needed")
+        self.files_per_rank = files_per_rank
+        self.overwrite = overwrite
+        self.reset(checkpoint_id)
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begin another save, elsewhere when told."""
+        if checkpoint_id is not None:
+            self._uri = checkpoint_uri(checkpoint_id)
+            objects.resolve(self._uri + dcp_plan.METADATA)
+        self._rank = 0
+        self._use_collectives = True
+        self._is_coordinator = False
+        self._num_files = 0
+        self._old: bytes | None = None
+        self._old_etag: str | None = None
+        self.save_id = uuid.uuid4().hex[:16]
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The directory's URI."""
+        return self._uri
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Is it a URI of a scheme that is known here, or a path?"""
+        try:
+            objects.resolve(checkpoint_uri(checkpoint_id) + dcp_plan.METADATA)
+        except (ConfigError, TypeError):
+            return False
+        return True
+
+    def storage_meta(self) -> StorageMeta:
+        """Where the checkpoint is, and the id of the coordinator's files."""
+        return StorageMeta(checkpoint_id=self._uri, save_id=self.save_id)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Take an id for this save; the coordinator looks at what stands in the directory."""
+        self.save_id = uuid.uuid4().hex[:16]
+        self._is_coordinator = is_coordinator
+        self._rank = kwargs.get("rank") or 0
+        self._use_collectives = kwargs.get("use_collectives", True)
+        if self._commits:
+            self._old, self._old_etag = self._current()
+            if self._old is not None and not self.overwrite:
+                raise PreconditionFailedError(
+                    f"{self._uri} holds a checkpoint already, and overwrite=False: save to another directory"
+                )
+
+    @property
+    def _commits(self) -> bool:
+        return self._is_coordinator or not self._use_collectives
+
+    @property
+    def _metadata_uri(self) -> str:
+        rank = "" if self._use_collectives else f"__{self._rank}"
+        return f"{self._uri}{rank}{dcp_plan.METADATA}"
+
+    def _current(self) -> tuple[bytes | None, str | None]:
+        """The `.metadata` that stands in the directory, and its etag."""
+        store, key = objects.resolve(self._metadata_uri)
+        try:
+            info, data = store.read(Read(key, 0, None, lambda _, count: memoryview(empty(count))))
+        except NotFoundError:
+            return None, None
+        return data.tobytes(), info.etag
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Nothing to add: file names are each rank's own, also when torch uses a plan again that it has kept."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Nothing to add."""
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's items. Raises the first failure, when all threads have ended and no file is left."""
+        total = sum(map(dcp_plan.item_bytes, plan.items))
+        num_files = max(1, min(self.files_per_rank, total // FILE_BYTES))
+        files = dcp_plan.split_items(plan.items, num_files)
+        stop = threading.Event()
+        self._num_files = len(files)
+        write = partial(self._write_file, planner, stop)
+        tasks = [runtime.calls.submit(partial(write, number, items)) for number, items in enumerate(files)]
+        written: Future[list[WriteResult]] = Future()
+        try:
+            written.set_result([result for results in _all_of(tasks, stop) for result in results])
+        except Exception:
+            self.discard()
+            raise
+        return written
+
+    def discard(self) -> None:
+        """Remove the files that this rank wrote for a save of which it knows that it was not committed."""
+        for number in range(self._num_files):
+            with suppress(S3dlioError):  # the save has failed by something else already
+                objects.delete(self._uri + dcp_plan.file_name(self._rank, number, self.save_id))
+
+    def _write_file(
+        self, planner: SavePlanner, stop: threading.Event, number: int, items: Sequence[WriteItem]
+    ) -> list[WriteResult]:
+        name = dcp_plan.file_name(self._rank, number, self.save_id)
+        results = []
+        with objects.open_writer(self._uri + name) as file:
+            for item in items:
+                if stop.is_set():
+                    raise _StoppedError(f"{self._uri}{name} was not written, because another file of the save failed")
+                results.append(_write_item(file, name, item, planner.resolve_data(item)))
+        return results
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Commit the checkpoint by one atomic put of `.metadata`, then remove what it replaces."""
+        metadata.version = _dcp_version()
+        metadata.storage_data = {result.index: result.storage_data for some in results for result in some}
+        metadata.storage_meta = self.storage_meta()
+        self._commit(dcp_metadata.dump(metadata))
+        self._remove_old({info.relative_path for info in metadata.storage_data.values()})
+
+    def _commit(self, data: bytes) -> None:
+        store, key = objects.resolve(self._metadata_uri)
+        try:
+            store.put(key, memoryview(data), if_absent=self._old is None, if_match=self._old_etag, durable=True)
+        except S3dlioError as exc:
+            if self._is_committed(data):  # the answer was lost, not the request
+                return
+            if isinstance(exc, PreconditionFailedError):
+                raise PreconditionFailedError(
+                    f"{self._metadata_uri} was written by somebody else during this save: give each save its own directory"
+                ) from exc
+            raise
+
+    def _is_committed(self, data: bytes) -> bool:
+        try:
+            return self._current()[0] == data
+        except S3dlioError:
+            return False
+
+    def _remove_old(self, kept: set[str]) -> None:
+        """Remove the files that the replaced `.metadata` named. The new checkpoint stands whether this succeeds or not."""
+        if self._old is None:
+            return
+        with suppress(S3dlioError):
+            old = dcp_metadata.load(self._old, self._metadata_uri).storage_data
+            names = {info.relative_path for info in old.values()} - kept
+            for _ in runtime.each(lambda name: objects.delete(self._uri + name), sorted(names), window=8):
+                continue
+
+
+def _dcp_version() -> str | None:
+    from torch.distributed.checkpoint import filesystem
+
+    return getattr(filesystem, "CURRENT_DCP_VERSION", None)
+
+
+def _all_of(tasks: Sequence[Task[list[WriteResult]]], stop: threading.Event) -> list[list[WriteResult]]:
+    """The results of all tasks. When one fails the others are stopped, and its failure raises when they have ended."""
+    try:
+        for task in as_completed(tasks):
+            if task.exception() is not None:
+                break
+        else:
+            return [task.result() for task in tasks]
+    finally:
+        stop.set()
+        wait(tasks)
+    failures = [failure for done in tasks if (failure := done.exception()) is not None]
+    raise next((failure for failure in failures if not isinstance(failure, _StoppedError)), failures[0])
+
+
+class _StoppedError(S3dlioError):
+    """A file that was given up, because another one of the save failed."""
+
+
+class _Sink(io.RawIOBase):
+    """A file for `torch.save` that also collects checksums."""
+
+    def __init__(self, file: ObjectWriter, checksums: Checksums) -> None:
+        super().__init__()
+        self._file = file
+        self._checksums = checksums
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        source = memoryview(data).cast("B")
+        self._checksums.update(source)
+        return self._file.write(source)
+
+
+def _write_item(file: ObjectWriter, name: str, item: WriteItem, data: torch.Tensor | io.BytesIO) -> WriteResult:
+    offset, checksums = file.tell(), Checksums()
+    if isinstance(data, io.BytesIO):
+        _Sink(file, checksums).write(data.getbuffer())
+        facts = Facts(offset, checksums.num_bytes, checksums.digest(), is_raw=False)
+    elif not _is_plain(data):
+        sink: Any = _Sink(file, checksums)
+        torch.save(data.detach(), sink)
+        facts = Facts(offset, checksums.num_bytes, checksums.digest(), is_raw=False)
+    else:
+        head, tail = archive_around(RawTensor(data.dtype, tuple(data.size())))
+        file.write(head)
+        sink, start = _Sink(file, checksums), file.tell()
+        for piece in _pieces(data.detach()):
+            sink.write(piece)
+        facts = Facts(start, checksums.num_bytes, checksums.digest(), is_raw=True)
+        file.write(tail)
+    length = file.tell() - offset
+    return WriteResult(item.index, length, dcp_plan.info_of(name, offset, length, facts))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Is it nothing but its elements?"""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        and tensor.layout is torch.strided
+        and not tensor.is_quantized
+    )
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[memoryview]:
+    """The elements in C order: the tensor's own memory where it lies so, else copies of `PIECE_BYTES` and little more."""
+    if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        yield memory_of(tensor)
+    elif tensor.nbytes <= PIECE_BYTES or not tensor.dim():
+        yield memory_of(tensor.resolve_conj().resolve_neg().contiguous().cpu())
+    elif len(tensor) == 1:
+        yield from _pieces(tensor[0])
+    else:
+        num_rows = max(1, PIECE_BYTES // (tensor.nbytes // len(tensor)))
+        for start in range(0, len(tensor), num_rows):
+            yield from _pieces(tensor[start : start + num_rows])
