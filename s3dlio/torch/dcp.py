@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 from ..errors import ConfigError, PreconditionFailedError, S3dlioError
 from .dcp_reader import StorageReader
-from .dcp_writer import StorageWriter
+from .dcp_writer import NOT_COMMITTED, StorageWriter
 
 __all__ = ["StorageReader", "StorageWriter", "async_save", "load", "save"]
 
@@ -65,8 +65,12 @@ def save(
 
 
 def _is_surely_uncommitted(exc: CheckpointException) -> bool:
-    """The coordinator commits only when no rank has failed; whether its own failure came before, its kind may tell."""
-    return any(rank != 0 or isinstance(failure[0], PreconditionFailedError) for rank, failure in exc.failures.items())
+    """Only a failure of the commit itself leaves doubt: its answer may have been lost."""
+    failures = [failure for failure, _ in exc.failures.values()]
+    return any(
+        NOT_COMMITTED in getattr(failure, "__notes__", ()) or isinstance(failure, PreconditionFailedError)
+        for failure in failures
+    )
 
 
 def load(
@@ -146,8 +150,9 @@ class _WeightsOnlyPlanner(DefaultLoadPlanner):
         try:
             torch.load(value, weights_only=True)
         except pickle.UnpicklingError as exc:
+            reason = next((line for line in str(exc).splitlines() if "GLOBAL" in line), str(exc)).strip()
             raise S3dlioError(
-                f"{read_item.dest_index.fqn} is an object that weights_only refuses ({exc}); if you trust the checkpoint, "
+                f"{read_item.dest_index.fqn} is an object that weights_only refuses ({reason}); if you trust the checkpoint, "
                 "load it with weights_only=False"
             ) from exc
         value.seek(0)

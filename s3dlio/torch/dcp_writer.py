@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -38,6 +39,7 @@ from .dcp_zip import RawTensor, archive_around
 __all__ = ["StorageWriter", "checkpoint_uri"]
 
 PIECE_BYTES = 4 * 1024 * 1024  # of what has to be copied before it is written
+NOT_COMMITTED = "Nothing was committed: what stood there before stands."  # a note that travels to the other ranks
 FILE_BYTES = 32 * 1024 * 1024  # a file of its own pays from here on
 
 
@@ -150,8 +152,9 @@ class StorageWriter(storage.StorageWriter):
         written: Future[list[WriteResult]] = Future()
         try:
             written.set_result([result for results in _all_of(tasks, stop) for result in results])
-        except Exception:
+        except Exception as exc:
             self.discard()
+            exc.add_note(NOT_COMMITTED)
             raise
         return written
 
@@ -229,7 +232,18 @@ def _all_of(tasks: Sequence[Task[list[WriteResult]]], stop: threading.Event) -> 
         stop.set()
         wait(tasks)
     failures = [failure for done in tasks if (failure := done.exception()) is not None]
-    raise next((failure for failure in failures if not isinstance(failure, _StoppedError)), failures[0])
+    raise _portable(next((failure for failure in failures if not isinstance(failure, _StoppedError)), failures[0]))
+
+
+def _portable(failure: BaseException) -> BaseException:
+    """The failure, or one that can be told to the other ranks, which would wait for it in vain."""
+    try:
+        pickle.loads(pickle.dumps(failure))  # noqa: S301 - what was just pickled here
+    except Exception:
+        told = S3dlioError(f"{type(failure).__name__}: {failure}")
+        told.__cause__ = failure
+        return told
+    return failure
 
 
 class _StoppedError(S3dlioError):

@@ -208,7 +208,7 @@ def _raw_tensor(facts: Any) -> RawTensor | None:
     if not isinstance(facts, tuple) or len(facts) < 6:
         return None
     (storage, _), offset, size, stride = facts[:4]
-    dtype = facts[6] if len(facts) > 6 else getattr(storage, "dtype", None)
+    dtype = facts[6] if len(facts) > 6 else torch.storage._storage_type_to_dtype_map().get(storage.__name__)
     if not isinstance(dtype, torch.dtype) or offset or facts[4]:
         return None
     is_plain = all(step == own or count == 1 for step, own, count in zip(stride, strides_of(size), size, strict=True))
