@@ -38,10 +38,13 @@ if TYPE_CHECKING:
     )
     from .buckets import configure_s3, create_bucket, delete_bucket
     from .bulk import get_many, put_many, stat_many
+    from .checkpoint.catalog import CheckpointInfo, delete_checkpoint, latest_checkpoint, list_checkpoints
+    from .checkpoint.retention import keep_last
     from .errors import (
         AccessDeniedError,
         ChangedError,
         ConfigError,
+        DamagedError,
         IncompleteReadError,
         MissingPackageError,
         NotEmptyError,
@@ -83,9 +86,18 @@ _MODULES = {
     "buckets": ("configure_s3", "create_bucket", "delete_bucket"),
     "bulk": _BULK_VERBS,
     "aio": tuple(f"{verb}_async" for verb in (*_VERBS, *_BULK_VERBS, "create_bucket", "delete_bucket")),
+    "checkpoint.catalog": ("CheckpointInfo", "delete_checkpoint", "latest_checkpoint", "list_checkpoints"),
+    "checkpoint.retention": ("keep_last",),
     "errors": (
-        *("AccessDeniedError", "ChangedError", "ConfigError", "IncompleteReadError", "MissingPackageError"),
-        *("NotEmptyError", "NotFoundError", "OutOfSpaceError", "PreconditionFailedError", "S3dlioError"),
+        *("AccessDeniedError", "ChangedError", "ConfigError", "DamagedError", "IncompleteReadError"),
+        *(
+            "MissingPackageError",
+            "NotEmptyError",
+            "NotFoundError",
+            "OutOfSpaceError",
+            "PreconditionFailedError",
+            "S3dlioError",
+        ),
         "ThrottledError",
     ),
     "view": ("BytesView", "PyBytesView", "PyObjectItem"),
@@ -99,7 +111,9 @@ __all__ = [
     "AccessDeniedError",
     "BytesView",
     "ChangedError",
+    "CheckpointInfo",
     "ConfigError",
+    "DamagedError",
     "IncompleteReadError",
     "MissingPackageError",
     "NotEmptyError",
@@ -120,6 +134,7 @@ __all__ = [
     "delete_async",
     "delete_bucket",
     "delete_bucket_async",
+    "delete_checkpoint",
     "exists",
     "exists_async",
     "get",
@@ -131,8 +146,11 @@ __all__ = [
     "get_range",
     "get_range_async",
     "init_logging",
+    "keep_last",
+    "latest_checkpoint",
     "list",
     "list_async",
+    "list_checkpoints",
     "list_full_uris",
     "list_full_uris_async",
     "list_keys",

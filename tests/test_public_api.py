@@ -139,13 +139,14 @@ VARIABLES_LATER: set[str] = set()
 # Names that no guide has: what the package adds.
 OWN = {
     *("create_bucket_async", "delete_bucket_async", "open_reader", "open_writer", "stat_many"),
+    *("CheckpointInfo", "delete_checkpoint", "keep_last", "latest_checkpoint", "list_checkpoints"),
     *(name for name in s3dlio.__all__ if name.endswith("Error")),
 }
 
 MODULES = [
     importlib.import_module(found.name)
     for found in pkgutil.walk_packages(s3dlio.__path__, "s3dlio.")
-    if found.name not in ("s3dlio.data", "s3dlio.transfer", "s3dlio.storage.cloud")  # folders without names of their own
+    if found.name not in ("s3dlio.checkpoint", "s3dlio.data", "s3dlio.transfer", "s3dlio.storage.cloud")  # folders without names of their own
 ]
 
 

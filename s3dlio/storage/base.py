@@ -18,6 +18,7 @@ __all__ = [
     "Destination",
     "HasBuckets",
     "HasDirectories",
+    "HasUploads",
     "Limits",
     "ObjectInfo",
     "Outcome",
@@ -161,6 +162,14 @@ class HasDirectories(Protocol):
 
     def delete_tree(self, key: str) -> None:
         """Remove the file or directory `key` with all that it holds; links are removed, not followed."""
+
+
+@runtime_checkable
+class HasUploads(Protocol):
+    """A store that remembers uploads which nobody ended, as those of a killed process."""
+
+    def drop_uploads(self, prefix: str, before: float) -> int:
+        """Abort those of keys that start with `prefix` and begun before that time (seconds since 1970); how many."""
 
 
 def read_each(store: Store, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:

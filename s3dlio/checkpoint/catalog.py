@@ -1,0 +1,263 @@
+"""Which checkpoints there are, the latest one, and how one is deleted: commit first, so that no half is listed."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from .. import listing, objects, runtime
+from ..errors import DamagedError, NotEmptyError, NotFoundError
+from ..storage.base import HasDirectories, ObjectInfo, Read, Store
+from ..view import empty
+from .formats import HEAD_BYTES, is_checkpoint
+from .manifest import FACTS_SUFFIX, MANIFEST_NAME, Manifest
+
+__all__ = [
+    "CheckpointInfo",
+    "KINDS",
+    "Kind",
+    "Level",
+    "delete_all",
+    "delete_checkpoint",
+    "directory",
+    "kind_of",
+    "latest_checkpoint",
+    "list_checkpoints",
+    "read_manifest",
+    "scan",
+]
+
+log = logging.getLogger("s3dlio")
+
+REQUESTS_IN_FLIGHT = 16
+
+
+class Kind(NamedTuple):
+    """A kind of checkpoint that is a directory: the object that commits it, and how the names of its data end."""
+
+    name: str
+    commit: str
+    data_suffix: str
+
+
+DISTRIBUTED = Kind("distributed", MANIFEST_NAME, "")  # its manifest tells its data
+KINDS = (
+    DISTRIBUTED,
+    Kind("dcp", ".metadata", ".distcp"),
+    Kind("huggingface", "model.safetensors.index.json", ".safetensors"),
+)
+
+
+class CheckpointInfo(NamedTuple):
+    """A complete checkpoint. The URI of a directory ends in a slash; `committed` is in seconds since 1970, by the store."""
+
+    uri: str
+    kind: str  # single, or the name of a Kind
+    size: int  # bytes of its data
+    committed: float
+
+
+class Level(NamedTuple):
+    """The objects that lie directly in a directory, by name."""
+
+    uri: str
+    objects: dict[str, ObjectInfo]
+
+
+def directory(uri: str) -> str:
+    """The URI as that of a directory: with one slash at its end."""
+    return uri if uri.endswith("/") else uri + "/"
+
+
+def scan(uri: str) -> tuple[Level, builtins.list[Level]]:
+    """The directory `uri`, and those directly in it. One recursive listing; what lies deeper is left out."""
+    base = directory(uri)
+    here, below = Level(base, {}), dict[str, Level]()
+    for entry, info in listing.walk(base, recursive=True):
+        name = entry[len(base) :]
+        if not name or info is None:
+            continue
+        folder, slash, inside = name.partition("/")
+        if not slash:
+            here.objects[name] = info
+        elif inside and "/" not in inside:
+            below.setdefault(folder, Level(base + folder + "/", {})).objects[inside] = info
+    return here, [*below.values()]
+
+
+def list_checkpoints(uri: str, pattern: str | None = None) -> builtins.list[CheckpointInfo]:
+    """The complete checkpoints directly under the prefix `uri`, oldest first; the prefix itself, too, when it is one.
+
+    Single objects are told by their first bytes, so that logs and tables are left out; directories by their commit, and
+    a distributed one by all its shards. They come in the order of their commits, by the store's clock, and those of the
+    same second in natural order of their names (`epoch_9` before `epoch_10`). `pattern` is a glob on names, or `re:` and
+    a regular expression. A prefix without checkpoints gives []; any failure raises.
+
+    >>> [checkpoint.uri for checkpoint in s3dlio.list_checkpoints("s3://bucket/checkpoints/")]
+    ['s3://bucket/checkpoints/epoch_9.pt', 's3://bucket/checkpoints/epoch_10.pt']
+    """
+    here, below = scan(uri)
+    found = [*_directories(here, below, pattern), *_singles(here, pattern)]
+    return sorted(found, key=lambda checkpoint: (checkpoint.committed, _natural(checkpoint.uri)))
+
+
+def latest_checkpoint(uri: str, pattern: str | None = None) -> str | None:
+    """The URI of the newest complete checkpoint under the prefix `uri`, None when there is none. See `list_checkpoints`.
+
+    >>> latest = s3dlio.latest_checkpoint("s3://bucket/checkpoints/")
+    >>> state = s3dlio.load_checkpoint(latest) if latest else None
+    """
+    found = list_checkpoints(uri, pattern)
+    return found[-1].uri if found else None
+
+
+def _natural(uri: str) -> tuple[tuple[int, str], ...]:
+    """A key that orders numbers within names by their value."""
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", uri) if part)
+
+
+def _directories(here: Level, below: Iterable[Level], pattern: str | None) -> Iterator[CheckpointInfo]:
+    matches = listing.matcher(pattern)
+    for level in (here, *below):
+        if level is here or matches(level.uri[len(here.uri) : -1]):
+            kind = kind_of(level)
+            checkpoint = None if kind is None else _complete(level, kind)
+            if checkpoint is not None:
+                yield checkpoint
+
+
+def kind_of(level: Level) -> Kind | None:
+    """The kind of checkpoint that is committed in a directory."""
+    return next((kind for kind in KINDS if kind.commit in level.objects), None)
+
+
+def _complete(level: Level, kind: Kind) -> CheckpointInfo | None:
+    """The checkpoint, or None for a distributed one that lacks a shard: somebody is deleting it, or has copied half."""
+    commit = level.objects[kind.commit]
+    sizes = [info.size for name, info in level.objects.items() if kind.data_suffix and name.endswith(kind.data_suffix)]
+    if kind is DISTRIBUTED:
+        manifest = _readable_manifest(level)
+        if manifest is None:
+            return None
+        found = {name: info.size for name, info in level.objects.items()}
+        if any(found.get(shard.key) != shard.size for shard in manifest.shards):
+            return None
+        sizes = [shard.size for shard in manifest.shards]
+    return CheckpointInfo(level.uri, kind.name, sum(sizes), commit.last_modified or 0.0)
+
+
+def read_manifest(uri: str) -> tuple[Manifest, str | None]:
+    """The manifest of the distributed checkpoint `uri`, and its etag. Raises NotFoundError when it has none."""
+    place = directory(uri) + MANIFEST_NAME
+    store, key = objects.resolve(place)
+    info, data = _read(store, Read(key, 0, None, _destination))
+    return Manifest.from_bytes(data, place), info.etag
+
+
+def _readable_manifest(level: Level) -> Manifest | None:
+    """None for one that was deleted since it was listed, and for a damaged one, which commits nothing."""
+    try:
+        return read_manifest(level.uri)[0]
+    except NotFoundError:
+        return None
+    except DamagedError as exc:
+        log.warning("left out of the checkpoints: %s", exc)
+        return None
+
+
+def _destination(_: ObjectInfo, count: int) -> memoryview:
+    return memoryview(empty(count))
+
+
+def _read(store: Store, read: Read) -> tuple[ObjectInfo, bytes]:
+    info, data = store.read(read)
+    return info, data.tobytes()
+
+
+def _singles(level: Level, pattern: str | None) -> Iterator[CheckpointInfo]:
+    matches = listing.matcher(pattern)
+    parts = _names_of_parts(level)
+    names = [name for name, info in level.objects.items() if info.size and name not in parts and matches(name)]
+    for name in _checkpoints_of(level, names):
+        info = level.objects[name]
+        yield CheckpointInfo(level.uri + name, "single", info.size, info.last_modified or 0.0)
+
+
+def _names_of_parts(level: Level) -> set[str]:
+    """What belongs to a directory's checkpoint, or to a save of one that has not been committed."""
+    facts = {name for name in level.objects if name.endswith(FACTS_SUFFIX)}
+    kinds = [kind for kind in KINDS if kind.data_suffix and (kind.commit in level.objects or kind.name == "dcp")]
+    data = {name for name in level.objects if any(name.endswith(kind.data_suffix) for kind in kinds)}
+    return facts | data | {name.removesuffix(FACTS_SUFFIX) for name in facts} | {kind.commit for kind in KINDS}
+
+
+def _checkpoints_of(level: Level, names: Iterable[str]) -> Iterator[str]:
+    """Those of the objects that begin as checkpoints do; what has vanished meanwhile is left out."""
+    places = {objects.resolve(level.uri + name): name for name in names}
+    if not places:
+        return
+    store = next(iter(places))[0]
+    keys = {key: name for (_, key), name in places.items()}
+    reads = (Read(key, 0, HEAD_BYTES, _destination) for key in keys)
+    for read, result in store.read_many(reads, window=REQUESTS_IN_FLIGHT):
+        if isinstance(result, NotFoundError):
+            continue
+        if isinstance(result, BaseException):
+            raise result
+        if is_checkpoint(result.data.tobytes()):
+            yield keys[read.key]
+
+
+def delete_checkpoint(uri: str) -> None:
+    """Delete a checkpoint: the object `uri`, or the directory's commit first and then its data.
+
+    What a directory holds besides stays. A missing one is fine, and the rest of one that was deleted by half goes, too.
+    Raises S3dlioError of the first failure; what is left then is no checkpoint any more.
+    """
+    if not uri.endswith("/"):
+        store, key = objects.resolve(uri)
+        try:
+            store.stat(key)
+        except NotFoundError:
+            uri = directory(uri)
+        else:
+            store.delete(key)
+            return
+    _delete_directory(scan(uri)[0])
+
+
+def _delete_directory(level: Level) -> None:
+    store, base = objects.resolve(level.uri)
+    data = _data_of(level)
+    for kind in KINDS:
+        if kind.commit in level.objects:
+            store.delete(base + kind.commit)
+    delete_all(store, (base + name for name in data if not name.endswith(FACTS_SUFFIX)))
+    delete_all(store, (base + name for name in data if name.endswith(FACTS_SUFFIX)))
+    if isinstance(store, HasDirectories):
+        with contextlib.suppress(NotEmptyError):
+            store.delete(base)
+
+
+def _data_of(level: Level) -> builtins.list[str]:
+    """The objects of the directory's checkpoint; without a manifest, all that shards have left."""
+    suffixes = tuple(kind.data_suffix for kind in KINDS if kind.data_suffix and kind.commit in level.objects)
+    data = {name for name in level.objects if suffixes and name.endswith(suffixes)}
+    manifest = _readable_manifest(level) if MANIFEST_NAME in level.objects else None
+    if manifest is not None:
+        data |= {name for shard in manifest.shards for name in (shard.key, shard.key + FACTS_SUFFIX)}
+    else:
+        facts = {name for name in level.objects if name.endswith(FACTS_SUFFIX)}
+        data |= facts | {name.removesuffix(FACTS_SUFFIX) for name in facts}
+    return sorted(data)
+
+
+def delete_all(store: Store, keys: Iterable[str]) -> None:
+    """Delete objects, several at once. Raises the first failure."""
+    for _, result in runtime.each(store.delete, keys, window=REQUESTS_IN_FLIGHT):
+        if isinstance(result, BaseException):
+            raise result

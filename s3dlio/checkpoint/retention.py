@@ -1,0 +1,89 @@
+"""Keeping the last few checkpoints, and sweeping what dead saves have left."""
+
+from __future__ import annotations
+
+import builtins
+import time
+from collections.abc import Iterable
+
+from .. import objects
+from .. import uri as uris
+from ..storage.base import HasUploads, ObjectInfo
+from .catalog import Level, delete_all, delete_checkpoint, directory, kind_of, list_checkpoints, read_manifest, scan
+from .manifest import FACTS_SUFFIX, MANIFEST_NAME
+
+__all__ = ["STALE_SECONDS", "keep_last", "note_loaded", "note_saved"]
+
+STALE_SECONDS = 24 * 3600.0
+_saved: set[str] = set()
+_loaded: set[str] = set()
+
+
+def note_saved(uri: str) -> None:
+    """This process has made the checkpoint itself, so loading it again is no resuming."""
+    _saved.add(_identity(uri))
+
+
+def note_loaded(uri: str) -> None:
+    """This process has loaded the checkpoint: `keep_last` keeps what a run resumed from, unless it saved it itself."""
+    if _identity(uri) not in _saved:
+        _loaded.add(_identity(uri))
+
+
+def _identity(uri: str) -> str:
+    return uris.parse(uri).uri.rstrip("/")
+
+
+def keep_last(
+    uri: str,
+    n: int,
+    *,
+    protect: Iterable[str] = (),
+    pattern: str | None = None,
+    stale_after: float = STALE_SECONDS,
+) -> builtins.list[str]:
+    """Delete all but the newest `n` complete checkpoints under the prefix `uri`; returns the URIs of the deleted ones.
+
+    Never deleted are the newest complete one, those that this process has loaded and not saved itself (what the run
+    resumed from), and those in `protect`, for what another process loaded. None of these counts against `n`, except where
+    it is among the newest. Then what dead saves left under the prefix goes, when nothing of it changed for `stale_after`
+    seconds: shards that no manifest names, unfinished uploads, temporary files. `pattern` is that of `list_checkpoints`.
+    Call it on one rank. Raises ValueError when `n` is less than 1.
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"n={n!r}: the newest checkpoint is always kept, so n is a whole number from 1")
+    kept = _loaded | {_identity(name) for name in protect}
+    candidates = list_checkpoints(uri, pattern)[:-n]
+    doomed = [checkpoint.uri for checkpoint in candidates if _identity(checkpoint.uri) not in kept]
+    for name in doomed:
+        delete_checkpoint(name)
+    _sweep(uri, time.time() - stale_after)
+    return doomed
+
+
+def _sweep(uri: str, before: float) -> None:
+    here, below = scan(uri)
+    for level in (here, *below):
+        store, base = objects.resolve(level.uri)
+        names = _left_over(level, before)
+        delete_all(store, (base + name for name in names if not name.endswith(FACTS_SUFFIX)))
+        delete_all(store, (base + name for name in names if name.endswith(FACTS_SUFFIX)))
+    store, base = objects.resolve(directory(uri))
+    if isinstance(store, HasUploads):
+        store.drop_uploads(base, before)
+
+
+def _left_over(level: Level, before: float) -> builtins.list[str]:
+    """Shards that no manifest names, with their facts, and DCP's data without a commit, that nobody has touched since."""
+    facts = {name for name in level.objects if name.endswith(FACTS_SUFFIX)}
+    if MANIFEST_NAME in level.objects:
+        facts -= {shard.key + FACTS_SUFFIX for shard in read_manifest(level.uri)[0].shards}
+    groups = [[name, name.removesuffix(FACTS_SUFFIX)] for name in facts]
+    if kind_of(level) is None:
+        groups.append([name for name in level.objects if name.endswith(".distcp")])
+    found = ([name for name in group if name in level.objects] for group in groups)
+    return sorted(name for group in found if _is_older(map(level.objects.__getitem__, group), before) for name in group)
+
+
+def _is_older(infos: Iterable[ObjectInfo], before: float) -> bool:
+    return all(info.last_modified is not None and info.last_modified < before for info in infos)
