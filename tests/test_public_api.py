@@ -146,7 +146,13 @@ OWN = {
 MODULES = [
     importlib.import_module(found.name)
     for found in pkgutil.walk_packages(s3dlio.__path__, "s3dlio.")
-    if found.name not in ("s3dlio.checkpoint", "s3dlio.data", "s3dlio.transfer", "s3dlio.storage.cloud")  # folders without names of their own
+    if found.name
+    not in (
+        "s3dlio.checkpoint",
+        "s3dlio.data",
+        "s3dlio.transfer",
+        "s3dlio.storage.cloud",
+    )  # folders without names of their own
 ]
 
 

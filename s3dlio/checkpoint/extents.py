@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .. import runtime
 from ..config import Options
-from ..errors import IncompleteReadError
+from ..errors import ChangedError, IncompleteReadError
 from ..storage.base import ObjectInfo, Read, Store
 from ..transfer import plan
 from ..view import empty
@@ -31,6 +31,7 @@ class Extent(NamedTuple):
     start: int
     length: int
     checksums: bytes | None = None
+    etag: str | None = None  # of the version that is meant
 
 
 class Want(NamedTuple):
@@ -69,6 +70,7 @@ class _Piece:
     start: int
     length: int
     memory: memoryview
+    etag: str | None = None
     parts: list[tuple[_Open, int, int]] = field(default_factory=list)  # of each want: [start, end) in its extent
 
 
@@ -76,7 +78,7 @@ def fetch(store: Store, wants: Iterable[Want], options: Options) -> None:
     """Fill all wants. The first failure raises, and nothing writes into their memory any more after that.
 
     At most `range_concurrency` requests of `chunk_bytes` are in flight, so that little more memory is needed than `into`
-    gives. Raises IncompleteReadError when an object is shorter than its extents, S3dlioError when a checksum differs.
+    gives. Raises IncompleteReadError when an object is shorter than its extents, S3dlioError when a checksum differs, ChangedError when it is not the version that is meant.
     """
     ordered = sorted(wants, key=lambda want: (want.extent.key, want.extent.start, want.start))
     for piece, result in runtime.each(_reading(store), _pieces(ordered, options), window=options.range_concurrency):
@@ -109,7 +111,7 @@ def _pieces(wants: Sequence[Want], options: Options) -> Iterator[_Piece]:
 def _together(first: Extent, last: Extent, extent: Extent, most: int) -> bool:
     """Does `extent` come in one request with the run from `first` to `last`?"""
     return (
-        extent.key == first.key
+        (extent.key, extent.etag) == (first.key, first.etag)
         and extent.start <= last.start + last.length + GAP_BYTES
         and extent.start + extent.length - first.start <= most
     )
@@ -119,7 +121,7 @@ def _run(wants: Sequence[Want]) -> _Piece:
     """Short extents in one request."""
     start = wants[0].extent.start
     end = max(want.extent.start + want.extent.length for want in wants)
-    piece = _Piece(wants[0].extent.key, start, end - start, memoryview(empty(end - start)))
+    piece = _Piece(wants[0].extent.key, start, end - start, memoryview(empty(end - start)), wants[0].extent.etag)
     for want in wants:
         piece.parts.append((_Open(want, want.length), want.start, want.start + want.length))
     return piece
@@ -138,7 +140,7 @@ def _ranges(want: Want, chunk: int) -> Iterator[_Piece]:
         first, last = max(offset, want.start), min(offset + length, wanted_end)
         into = opened.destination()[first - want.start : last - want.start]
         memory = into if into.nbytes == length else memoryview(empty(length))
-        yield _Piece(want.extent.key, want.extent.start + offset, length, memory, [(opened, first, last)])
+        yield _Piece(want.extent.key, want.extent.start + offset, length, memory, want.extent.etag, [(opened, first, last)])
 
 
 def _reading(store: Store) -> Callable[[_Piece], None]:
@@ -146,7 +148,10 @@ def _reading(store: Store) -> Callable[[_Piece], None]:
         def into(_info: ObjectInfo, count: int) -> memoryview:
             return piece.memory[:count]
 
-        got = store.read(Read(piece.key, piece.start, piece.length, into)).data.nbytes
+        info, data = store.read(Read(piece.key, piece.start, piece.length, into, piece.etag))
+        if piece.etag is not None and info.etag != piece.etag:
+            raise ChangedError(f"{store.root}{piece.key} was replaced while it was read: open it again")
+        got = data.nbytes
         if got != piece.length:
             raise IncompleteReadError(
                 f"{store.root}{piece.key} ends within the bytes {piece.start}-{piece.start + piece.length - 1} "

@@ -19,7 +19,7 @@ from .loader import Loader, loader
 from .sampler import ResumableSampler
 
 if TYPE_CHECKING:
-    from . import dcp
+    from . import dcp, safetensors
     from .dcp_reader import StorageReader
     from .dcp_writer import StorageWriter
 
@@ -32,11 +32,12 @@ __all__ = [
     "StorageWriter",
     "dcp",
     "loader",
+    "safetensors",
 ]
 
 # Loaded late, because torch.distributed.checkpoint and lightning take long to import.
 _LATE = {"StorageReader": "dcp_reader", "StorageWriter": "dcp_writer"}
-_ROOMS = ("dcp",)
+_ROOMS = ("dcp", "safetensors")
 
 
 def __getattr__(name: str) -> Any:

@@ -10,14 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.planner import WriteItem
 
 from ..checkpoint.checksum import ALGORITHM, BLOCK_BYTES
 from ..checkpoint.extents import Extent
 from ..errors import S3dlioError
-from ..view import as_buffer
 from .dcp_zip import strides_of
 
 __all__ = ["DATA_SUFFIX", "METADATA", "Facts", "Region", "file_name", "info_of", "item_bytes", "region", "split_items"]
@@ -108,10 +106,3 @@ def region(size: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]) 
         start = sum(offset * stride for offset, stride in zip(offsets, strides, strict=True))
         return Region(start, math.prod(lengths), True)
     return Region(offsets[0] * strides[0], lengths[0] * strides[0], False)
-
-
-def memory_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous tensor in main memory, which are not copied."""
-    if not tensor.numel():
-        return memoryview(b"")
-    return as_buffer(tensor.detach().reshape(-1).view(torch.uint8).numpy())

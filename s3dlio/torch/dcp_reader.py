@@ -27,9 +27,10 @@ from ..checkpoint.extents import Extent, Want
 from ..errors import ConfigError, NotFoundError, S3dlioError
 from ..view import BytesView, empty
 from . import dcp_metadata, dcp_plan
-from .dcp_plan import Facts, memory_of
+from .dcp_plan import Facts
 from .dcp_writer import checkpoint_uri
 from .dcp_zip import RawTensor, layout_of
+from .tensors import memory_of
 
 __all__ = ["StorageReader"]
 

@@ -12,7 +12,7 @@ import os
 import pickle
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future as Task
 from concurrent.futures import as_completed, wait
 from contextlib import suppress
@@ -33,12 +33,12 @@ from ..storage.base import Read
 from ..transfer.write import ObjectWriter
 from ..view import empty
 from . import dcp_metadata, dcp_plan
-from .dcp_plan import Facts, memory_of
+from .dcp_plan import Facts
 from .dcp_zip import RawTensor, archive_around
+from .tensors import is_plain, pieces
 
 __all__ = ["StorageWriter", "checkpoint_uri"]
 
-PIECE_BYTES = 4 * 1024 * 1024  # of what has to be copied before it is written
 NOT_COMMITTED = "Nothing was committed: what stood there before stands."  # a note that travels to the other ranks
 FILE_BYTES = 32 * 1024 * 1024  # a file of its own pays from here on
 
@@ -272,7 +272,7 @@ def _write_item(file: ObjectWriter, name: str, item: WriteItem, data: torch.Tens
     if isinstance(data, io.BytesIO):
         _Sink(file, checksums).write(data.getbuffer())
         facts = Facts(offset, checksums.num_bytes, checksums.digest(), is_raw=False)
-    elif not _is_plain(data):
+    elif not is_plain(data):
         sink: Any = _Sink(file, checksums)
         torch.save(data.detach(), sink)
         facts = Facts(offset, checksums.num_bytes, checksums.digest(), is_raw=False)
@@ -280,32 +280,9 @@ def _write_item(file: ObjectWriter, name: str, item: WriteItem, data: torch.Tens
         head, tail = archive_around(RawTensor(data.dtype, tuple(data.size())))
         file.write(head)
         sink, start = _Sink(file, checksums), file.tell()
-        for piece in _pieces(data.detach()):
+        for piece in pieces(data.detach()):
             sink.write(piece)
         facts = Facts(start, checksums.num_bytes, checksums.digest(), is_raw=True)
         file.write(tail)
     length = file.tell() - offset
     return WriteResult(item.index, length, dcp_plan.info_of(name, offset, length, facts))
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Is it nothing but its elements?"""
-    return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-        and tensor.layout is torch.strided
-        and not tensor.is_quantized
-    )
-
-
-def _pieces(tensor: torch.Tensor) -> Iterator[memoryview]:
-    """The elements in C order: the tensor's own memory where it lies so, else copies of `PIECE_BYTES` and little more."""
-    if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
-        yield memory_of(tensor)
-    elif tensor.nbytes <= PIECE_BYTES or not tensor.dim():
-        yield memory_of(tensor.resolve_conj().resolve_neg().contiguous().cpu())
-    elif len(tensor) == 1:
-        yield from _pieces(tensor[0])
-    else:
-        num_rows = max(1, PIECE_BYTES // (tensor.nbytes // len(tensor)))
-        for start in range(0, len(tensor), num_rows):
-            yield from _pieces(tensor[start : start + num_rows])

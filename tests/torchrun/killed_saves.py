@@ -87,7 +87,9 @@ def kill_a_save(base: str, first: int, rendezvous: str) -> int:
 def check(base: str, noted: int, report: str) -> None:
     """The last two steps that are complete, and `last`, are there, bit-exact, and not older than what was noted."""
     names = [uri.removeprefix(base) for uri in s3dlio.list(base, recursive=True)]
-    complete = sorted(int(name.split("/")[0][5:]) for name in names if name.startswith("step_") and name.endswith("/.metadata"))
+    complete = sorted(
+        int(name.split("/")[0][5:]) for name in names if name.startswith("step_") and name.endswith("/.metadata")
+    )
     assert complete[-1] >= noted, (complete, noted)
     for name, least in (("last", noted), (f"step_{complete[-1]}", complete[-1]), (f"step_{complete[-2]}", complete[-2])):
         state = {key: torch.zeros_like(value) if key != "step" else 0 for key, value in checkpoint_of(0).items()}
