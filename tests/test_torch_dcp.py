@@ -327,9 +327,9 @@ class TestFailingSave:
         """A thread of torch's own writer would take such a failure with it."""
         write = StorageWriter._write_file
 
-        def failing(writer: StorageWriter, planner: Any, stop: Any, file: int, items: Any) -> Any:
-            results = write(writer, planner, stop, file, items)
-            if file == number:
+        def failing(writer: StorageWriter, planner: Any, stop: Any, name: str, items: Any) -> Any:
+            results = write(writer, planner, stop, name, items)
+            if name.startswith(f"__0_{number}."):
                 raise ZeroDivisionError("a thread fails")
             return results
 

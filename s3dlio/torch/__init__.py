@@ -21,6 +21,7 @@ from .sampler import ResumableSampler
 if TYPE_CHECKING:
     from . import dcp, safetensors
     from .dcp_reader import StorageReader
+    from .dcp_safetensors import SafetensorsReader, SafetensorsWriter
     from .dcp_writer import StorageWriter
 
 __all__ = [
@@ -28,6 +29,8 @@ __all__ = [
     "ObjectStoreIterableDataset",
     "ObjectStoreMapDataset",
     "ResumableSampler",
+    "SafetensorsReader",
+    "SafetensorsWriter",
     "StorageReader",
     "StorageWriter",
     "dcp",
@@ -36,7 +39,12 @@ __all__ = [
 ]
 
 # Loaded late, because torch.distributed.checkpoint and lightning take long to import.
-_LATE = {"StorageReader": "dcp_reader", "StorageWriter": "dcp_writer"}
+_LATE = {
+    "SafetensorsReader": "dcp_safetensors",
+    "SafetensorsWriter": "dcp_safetensors",
+    "StorageReader": "dcp_reader",
+    "StorageWriter": "dcp_writer",
+}
 _ROOMS = ("dcp", "safetensors")
 
 

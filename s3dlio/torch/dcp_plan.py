@@ -7,6 +7,7 @@ reader carries along and ignores.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ __all__ = ["DATA_SUFFIX", "METADATA", "Facts", "Region", "file_name", "info_of",
 
 METADATA = ".metadata"
 DATA_SUFFIX = ".distcp"
+_OWN_FILE = re.compile(r"__\d+_\d+\.[0-9a-f]{16}\.distcp")
 _FACTS = "s3dlio"  # the attribute of _StorageInfo
 
 
@@ -64,6 +66,11 @@ def extent_of(folder: str, info: _StorageInfo, facts: Facts) -> Extent:
 def file_name(rank: int, number: int, save_id: str) -> str:
     """The name of a data file: that of torch, with the save's id, so that no save touches the files of another one."""
     return f"__{rank}_{number}.{save_id}{DATA_SUFFIX}"
+
+
+def is_data_file(name: str) -> bool:
+    """Did a save of this package write the file, whether it was committed or not?"""
+    return _OWN_FILE.fullmatch(name) is not None
 
 
 def item_bytes(item: WriteItem) -> int:

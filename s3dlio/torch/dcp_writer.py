@@ -12,12 +12,13 @@ import os
 import pickle
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future as Task
 from concurrent.futures import as_completed, wait
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from math import inf
+from typing import Any, TypeAlias
 
 import torch
 from torch.distributed.checkpoint import storage
@@ -26,7 +27,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from .. import objects, runtime
+from .. import listing, objects, runtime
 from ..checkpoint.checksum import Checksums
 from ..errors import ConfigError, NotFoundError, PreconditionFailedError, S3dlioError
 from ..storage.base import Read
@@ -37,7 +38,9 @@ from .dcp_plan import Facts
 from .dcp_zip import RawTensor, archive_around
 from .tensors import is_plain, pieces
 
-__all__ = ["StorageWriter", "checkpoint_uri"]
+__all__ = ["NOT_COMMITTED", "Resolve", "StorageWriter", "checkpoint_uri"]
+
+Resolve: TypeAlias = Callable[[WriteItem], "torch.Tensor | io.BytesIO"]
 
 NOT_COMMITTED = "Nothing was committed: what stood there before stands."  # a note that travels to the other ranks
 FILE_BYTES = 32 * 1024 * 1024  # a file of its own pays from here on
@@ -78,9 +81,10 @@ class StorageWriter(storage.StorageWriter):
         self._rank = 0
         self._use_collectives = True
         self._is_coordinator = False
-        self._num_files = 0
+        self._names: list[str] = []
         self._old: bytes | None = None
         self._old_etag: str | None = None
+        self._old_time: float | None = None
         self.save_id = uuid.uuid4().hex[:16]
 
     @property
@@ -108,7 +112,7 @@ class StorageWriter(storage.StorageWriter):
         self._rank = kwargs.get("rank") or 0
         self._use_collectives = kwargs.get("use_collectives", True)
         if self._commits:
-            self._old, self._old_etag = self._current()
+            self._old, self._old_etag, self._old_time = self._current()
             if self._old is not None and not self.overwrite:
                 raise PreconditionFailedError(
                     f"{self._uri} holds a checkpoint already, and overwrite=False: save to another directory"
@@ -123,14 +127,14 @@ class StorageWriter(storage.StorageWriter):
         rank = "" if self._use_collectives else f"__{self._rank}"
         return f"{self._uri}{rank}{dcp_plan.METADATA}"
 
-    def _current(self) -> tuple[bytes | None, str | None]:
-        """The `.metadata` that stands in the directory, and its etag."""
+    def _current(self) -> tuple[bytes | None, str | None, float | None]:
+        """The object that commits what stands in the directory, its etag and its time."""
         store, key = objects.resolve(self._metadata_uri)
         try:
             info, data = store.read(Read(key, 0, None, lambda _, count: memoryview(empty(count))))
         except NotFoundError:
-            return None, None
-        return data.tobytes(), info.etag
+            return None, None, None
+        return data.tobytes(), info.etag, info.last_modified
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Nothing to add: file names are each rank's own, also when torch uses a plan again that it has kept."""
@@ -142,13 +146,10 @@ class StorageWriter(storage.StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's items. Raises the first failure, when all threads have ended and no file is left."""
-        total = sum(map(dcp_plan.item_bytes, plan.items))
-        num_files = max(1, min(self.files_per_rank, total // FILE_BYTES))
-        files = dcp_plan.split_items(plan.items, num_files)
+        files = self._files_of(plan)
+        self._names = [name for name, _ in files]
         stop = threading.Event()
-        self._num_files = len(files)
-        write = partial(self._write_file, planner, stop)
-        tasks = [runtime.calls.submit(partial(write, number, items)) for number, items in enumerate(files)]
+        tasks = [runtime.calls.submit(partial(self._write_file, planner, stop, name, items)) for name, items in files]
         written: Future[list[WriteResult]] = Future()
         try:
             written.set_result([result for results in _all_of(tasks, stop) for result in results])
@@ -158,31 +159,51 @@ class StorageWriter(storage.StorageWriter):
             raise
         return written
 
+    def _files_of(self, plan: SavePlan) -> list[tuple[str, list[WriteItem]]]:
+        """The files that this rank writes, with their items."""
+        total = sum(map(dcp_plan.item_bytes, plan.items))
+        num_files = max(1, min(self.files_per_rank, total // FILE_BYTES))
+        dealt = dcp_plan.split_items(plan.items, num_files)
+        return [(dcp_plan.file_name(self._rank, number, self.save_id), items) for number, items in enumerate(dealt)]
+
     def discard(self) -> None:
         """Remove the files that this rank wrote for a save of which it knows that it was not committed."""
-        for number in range(self._num_files):
+        for name in self._names:
             with suppress(S3dlioError):  # the save has failed by something else already
-                objects.delete(self._uri + dcp_plan.file_name(self._rank, number, self.save_id))
+                objects.delete(self._uri + name)
 
     def _write_file(
-        self, planner: SavePlanner, stop: threading.Event, number: int, items: Sequence[WriteItem]
+        self, planner: SavePlanner, stop: threading.Event, name: str, items: Sequence[WriteItem]
     ) -> list[WriteResult]:
-        name = dcp_plan.file_name(self._rank, number, self.save_id)
-        results = []
+        def resolve(item: WriteItem) -> torch.Tensor | io.BytesIO:
+            if stop.is_set():
+                raise _StoppedError(f"{self._uri}{name} was not written, because another file of the save failed")
+            data: torch.Tensor | io.BytesIO = planner.resolve_data(item)
+            return data
+
         with objects.open_writer(self._uri + name) as file:
-            for item in items:
-                if stop.is_set():
-                    raise _StoppedError(f"{self._uri}{name} was not written, because another file of the save failed")
-                results.append(_write_item(file, name, item, planner.resolve_data(item)))
-        return results
+            return self._write_items(file, name, items, resolve)
+
+    def _write_items(self, file: ObjectWriter, name: str, items: Sequence[WriteItem], resolve: Resolve) -> list[WriteResult]:
+        """Write the items of a file, asking for the data of each only when its turn comes."""
+        return [_write_item(file, name, item, resolve(item)) for item in items]
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Commit the checkpoint by one atomic put of `.metadata`, then remove what it replaces."""
         metadata.version = _dcp_version()
         metadata.storage_data = {result.index: result.storage_data for some in results for result in some}
         metadata.storage_meta = self.storage_meta()
-        self._commit(dcp_metadata.dump(metadata))
-        self._remove_old({info.relative_path for info in metadata.storage_data.values()})
+        self._commit(self._rendered(metadata))
+        with suppress(S3dlioError):  # the new checkpoint stands whether this succeeds or not
+            self._remove_old({info.relative_path for info in metadata.storage_data.values()})
+
+    def _rendered(self, metadata: Metadata) -> bytes:
+        """The bytes of the object that commits the checkpoint."""
+        return dcp_metadata.dump(metadata)
+
+    def _names_in(self, rendered: bytes) -> set[str]:
+        """The data files that an object of that kind names."""
+        return {info.relative_path for info in dcp_metadata.load(rendered, self._metadata_uri).storage_data.values()}
 
     def _commit(self, data: bytes) -> None:
         store, key = objects.resolve(self._metadata_uri)
@@ -204,14 +225,17 @@ class StorageWriter(storage.StorageWriter):
             return False
 
     def _remove_old(self, kept: set[str]) -> None:
-        """Remove the files that the replaced `.metadata` named. The new checkpoint stands whether this succeeds or not."""
+        """Remove the files that the replaced checkpoint named, and what saves that died before its commit have left."""
         if self._old is None:
             return
-        with suppress(S3dlioError):
-            old = dcp_metadata.load(self._old, self._metadata_uri).storage_data
-            names = {info.relative_path for info in old.values()} - kept
-            for _ in runtime.each(lambda name: objects.delete(self._uri + name), sorted(names), window=8):
-                continue
+        names = self._names_in(self._old)
+        if self._use_collectives and self._old_time is not None:
+            for entry, info in listing.walk(self._uri, recursive=False):
+                name = entry[len(self._uri) :]
+                if dcp_plan.is_data_file(name) and info is not None and (info.last_modified or inf) < self._old_time:
+                    names.add(name)
+        for _ in runtime.each(lambda name: objects.delete(self._uri + name), sorted(names - kept), window=8):
+            continue
 
 
 def _dcp_version() -> str | None:

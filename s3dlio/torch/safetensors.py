@@ -20,7 +20,7 @@ from ..transfer.write import ObjectWriter
 from .dcp_plan import region
 from .tensors import is_plain, memory_of, pieces
 
-__all__ = ["TensorSlice", "dtype_of", "load_file", "name_of", "safe_open", "save_file", "write_tensor"]
+__all__ = ["TensorSlice", "dtype_of", "load_file", "name_of", "safe_open", "save_file", "sharding_of", "write_tensor"]
 
 _DTYPES = {
     **{"BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "U16": torch.uint16},
