@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         PreconditionFailedError,
         S3dlioError,
         ThrottledError,
+        UnsafePickleError,
     )
     from .objects import (
         delete,
@@ -72,9 +73,25 @@ if TYPE_CHECKING:
         stat_object,
     )
     from .torch import ObjectStoreIterableDataset, ObjectStoreMapDataset
+    from .torch.checkpoint import (
+        finalize_distributed_checkpoint,
+        load_checkpoint,
+        load_checkpoint_with_validation,
+        load_distributed_shard,
+        save_checkpoint,
+        save_distributed_shard,
+    )
     from .view import BytesView
     from .view import BytesView as PyBytesView
     from .view import BytesView as PyObjectItem
+    from .writers import (
+        PyWriterOptions,
+        create_azure_writer,
+        create_direct_filesystem_writer,
+        create_filesystem_writer,
+        create_gcs_writer,
+        create_s3_writer,
+    )
 
 _VERBS = (
     *("delete", "exists", "get", "get_object", "get_range", "list", "list_full_uris", "list_keys", "mkdir"),
@@ -99,9 +116,18 @@ _MODULES = {
             "S3dlioError",
         ),
         "ThrottledError",
+        "UnsafePickleError",
     ),
     "view": ("BytesView", "PyBytesView", "PyObjectItem"),
     "torch": ("ObjectStoreIterableDataset", "ObjectStoreMapDataset"),
+    "torch.checkpoint": (
+        *("finalize_distributed_checkpoint", "load_checkpoint", "load_checkpoint_with_validation"),
+        *("load_distributed_shard", "save_checkpoint", "save_distributed_shard"),
+    ),
+    "writers": (
+        *("PyWriterOptions", "create_azure_writer", "create_direct_filesystem_writer", "create_filesystem_writer"),
+        *("create_gcs_writer", "create_s3_writer"),
+    ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 # Other names of the guides for the same class.
@@ -124,12 +150,19 @@ __all__ = [
     "PreconditionFailedError",
     "PyBytesView",
     "PyObjectItem",
+    "PyWriterOptions",
     "S3dlioError",
     "ThrottledError",
+    "UnsafePickleError",
     "__version__",
     "configure_s3",
+    "create_azure_writer",
     "create_bucket",
     "create_bucket_async",
+    "create_direct_filesystem_writer",
+    "create_filesystem_writer",
+    "create_gcs_writer",
+    "create_s3_writer",
     "delete",
     "delete_async",
     "delete_bucket",
@@ -137,6 +170,7 @@ __all__ = [
     "delete_checkpoint",
     "exists",
     "exists_async",
+    "finalize_distributed_checkpoint",
     "get",
     "get_async",
     "get_many",
@@ -155,6 +189,9 @@ __all__ = [
     "list_full_uris_async",
     "list_keys",
     "list_keys_async",
+    "load_checkpoint",
+    "load_checkpoint_with_validation",
+    "load_distributed_shard",
     "mkdir",
     "mkdir_async",
     "open_reader",
@@ -163,6 +200,8 @@ __all__ = [
     "put_bytes_async",
     "put_many",
     "put_many_async",
+    "save_checkpoint",
+    "save_distributed_shard",
     "stat",
     "stat_async",
     "stat_many",

@@ -14,6 +14,7 @@ that `except FileNotFoundError` works as for local files::
         ├── ThrottledError             the store says "slow down" and went on saying so
         ├── ChangedError               the object was replaced while it was read
         ├── IncompleteReadError        also EOFError: the body ended early and could not be completed
+        ├── UnsafePickleError          also pickle.UnpicklingError: weights_only=True refuses what a checkpoint holds
         ├── DamagedError               what is stored is not what was written: a checksum, or its own form, says so
         └── MissingPackageError        also ImportError: an optional package is not installed
 
@@ -24,6 +25,7 @@ pickled, because PyTorch rebuilds a worker's exception that way.
 from __future__ import annotations
 
 import errno
+import pickle
 
 __all__ = [
     "AccessDeniedError",
@@ -38,6 +40,7 @@ __all__ = [
     "PreconditionFailedError",
     "S3dlioError",
     "ThrottledError",
+    "UnsafePickleError",
     "from_os_error",
 ]
 
@@ -84,6 +87,10 @@ class IncompleteReadError(EOFError, S3dlioError):
 
 class DamagedError(S3dlioError):
     """What is stored is not what was written."""
+
+
+class UnsafePickleError(pickle.UnpicklingError, S3dlioError):
+    """A checkpoint holds more than tensors and plain containers, and was to be loaded with weights_only=True."""
 
 
 class MissingPackageError(ImportError, S3dlioError):

@@ -13,7 +13,7 @@ from . import uri as uris
 from .errors import ConfigError, NotFoundError
 from .storage import open_store
 from .storage.base import HasDirectories, ObjectInfo, Store
-from .transfer import read, write
+from .transfer import compress, read, write
 from .transfer.file import ObjectReader
 from .transfer.write import ObjectWriter
 from .view import BytesView, as_buffer
@@ -231,15 +231,25 @@ def mkdir(uri: str) -> None:
         store.put(key if key.endswith("/") else key + "/", memoryview(b""))
 
 
-def open_writer(uri: str, *, if_absent: bool = False, if_match: str | None = None) -> ObjectWriter:
+def open_writer(
+    uri: str,
+    *,
+    if_absent: bool = False,
+    if_match: str | None = None,
+    compression: str = "none",
+    compression_level: int | None = None,
+) -> ObjectWriter:
     """A binary file object that becomes the object when it is closed; use it in a `with` block.
 
-    The conditions are those of `put_bytes`, and are checked when it is closed.
+    The conditions are those of `put_bytes`, and are checked when it is closed. `compression` is none, zstd, gzip or lz4;
+    the name stays as it is. Levels: 1 to 22 for zstd (3), 0 to 9 for gzip (6), 0 to 16 for lz4 (0). Raises ConfigError for
+    others, MissingPackageError where the extra `compress` is needed.
 
     >>> with s3dlio.open_writer("s3://bucket/model.pt") as file:
     ...     torch.save(model.state_dict(), file)
     """
-    return ObjectWriter(*resolve(uri), if_absent=if_absent, if_match=if_match)
+    codec, level = compress.find(compression, compression_level)
+    return ObjectWriter(*resolve(uri), if_absent=if_absent, if_match=if_match, codec=codec, level=level)
 
 
 def open_reader(uri: str) -> ObjectReader:

@@ -24,14 +24,23 @@ DONE: dict[str, str | None] = {
     "PyObjectItem": None,
     "PyObjectItem.byte_count": None,
     "PyObjectItem.uri": None,
+    "PyWriterOptions": "",
+    "PyWriterOptions.chunk_size": None,
+    "PyWriterOptions.compression": None,
+    "PyWriterOptions.compression_level": None,
     "__version__": None,
     "configure_s3": "endpoint_url region ca_bundle",
+    "create_azure_writer": "uri options",
     "create_bucket": "name",
+    "create_direct_filesystem_writer": "uri options",
+    "create_filesystem_writer": "uri options",
+    "create_s3_writer": "uri options",
     "delete": "uri",
     "delete_async": "uri",
     "delete_bucket": "name",
     "exists": "uri",
     "exists_async": "uri",
+    "finalize_distributed_checkpoint": "base_uri world_size",
     "get": "uri",
     "get_async": "uri",
     "get_many": "uris workers",
@@ -47,12 +56,16 @@ DONE: dict[str, str | None] = {
     "list_full_uris_async": "uri",
     "list_keys": "uri",
     "list_keys_async": "uri",
+    "load_checkpoint": "uri",
+    "load_checkpoint_with_validation": "uri expected_keys",
     "mkdir": "uri",
     "mkdir_async": "uri",
     "put_bytes": "uri data",
     "put_bytes_async": "uri data",
     "put_many": "items",
     "put_many_async": "items",
+    "save_checkpoint": "uri data compress",
+    "save_distributed_shard": "uri data rank world_size shard_data",
     "stat": "uri",
     "stat_async": "uri",
     "stat_many_async": "uris",
@@ -84,10 +97,6 @@ LATER = [
     "PyDataset.from_uris",
     "PyObjectDataLoaderSyncIter",
     "PyObjectDataLoaderSyncIter.collect_batch",
-    "PyWriterOptions",
-    "PyWriterOptions.chunk_size",
-    "PyWriterOptions.compression",
-    "PyWriterOptions.compression_level",
     "compat.s3torchconnector.S3Checkpoint",
     "compat.s3torchconnector.S3Checkpoint.reader",
     "compat.s3torchconnector.S3Checkpoint.writer",
@@ -102,27 +111,18 @@ LATER = [
     "compat.s3torchconnector.S3MapDataset",
     "compat.s3torchconnector.S3MapDataset.from_prefix",
     "create_async_loader",
-    "create_azure_writer",
-    "create_direct_filesystem_writer",
-    "create_filesystem_writer",
     "create_multi_endpoint_store",
     "create_multi_endpoint_store_from_file",
     "create_multi_endpoint_store_from_template",
-    "create_s3_writer",
     "create_tfrecord_index",
     "download",
-    "finalize_distributed_checkpoint",
     "finalize_op_log",
     "generate_npz_bytes",
     "get_many_stats",
     "init_op_log",
     "is_op_log_active",
-    "load_checkpoint",
-    "load_checkpoint_with_validation",
     "make_tf_dataset",
     "mp_get",
-    "save_checkpoint",
-    "save_distributed_shard",
     "upload",
 ]
 
@@ -140,9 +140,11 @@ VARIABLES_LATER: set[str] = set()
 OWN = {
     *("create_bucket_async", "delete_bucket_async", "open_reader", "open_writer", "stat_many"),
     *("CheckpointInfo", "delete_checkpoint", "keep_last", "latest_checkpoint", "list_checkpoints"),
+    *("create_gcs_writer", "load_distributed_shard"),
     *(name for name in s3dlio.__all__ if name.endswith("Error")),
 }
 
+FOLDERS = ("checkpoint", "data", "transfer", "storage.cloud")  # without names of their own
 MODULES = [
     importlib.import_module(found.name)
     for found in pkgutil.walk_packages(s3dlio.__path__, "s3dlio.")
@@ -153,6 +155,7 @@ MODULES = [
         "s3dlio.transfer",
         "s3dlio.storage.cloud",
     )  # folders without names of their own
+    if found.name.removeprefix("s3dlio.") not in FOLDERS
 ]
 
 

@@ -13,7 +13,7 @@ from .. import listing, objects, runtime
 from ..errors import DamagedError, NotEmptyError, NotFoundError
 from ..storage.base import HasDirectories, ObjectInfo, Read, Store
 from ..view import empty
-from .formats import HEAD_BYTES, is_checkpoint
+from .formats import COMPRESSED_HEAD_BYTES, HEAD_BYTES, is_checkpoint, is_compressed
 from .manifest import FACTS_SUFFIX, MANIFEST_NAME, Manifest
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "latest_checkpoint",
     "list_checkpoints",
     "read_manifest",
+    "readable_manifest",
     "scan",
 ]
 
@@ -140,7 +141,7 @@ def _complete(level: Level, kind: Kind) -> CheckpointInfo | None:
     commit = level.objects[kind.commit]
     sizes = [info.size for name, info in level.objects.items() if kind.data_suffix and name.endswith(kind.data_suffix)]
     if kind is DISTRIBUTED:
-        manifest = _readable_manifest(level)
+        manifest = readable_manifest(level)
         if manifest is None:
             return None
         found = {name: info.size for name, info in level.objects.items()}
@@ -158,7 +159,7 @@ def read_manifest(uri: str) -> tuple[Manifest, str | None]:
     return Manifest.from_bytes(data, place), info.etag
 
 
-def _readable_manifest(level: Level) -> Manifest | None:
+def readable_manifest(level: Level) -> Manifest | None:
     """None for one that was deleted since it was listed, and for a damaged one, which commits nothing."""
     try:
         return read_manifest(level.uri)[0]
@@ -196,20 +197,28 @@ def _names_of_parts(level: Level) -> set[str]:
 
 
 def _checkpoints_of(level: Level, names: Iterable[str]) -> Iterator[str]:
-    """Those of the objects that begin as checkpoints do; what has vanished meanwhile is left out."""
-    places = {objects.resolve(level.uri + name): name for name in names}
-    if not places:
-        return
-    store = next(iter(places))[0]
-    keys = {key: name for (_, key), name in places.items()}
-    reads = (Read(key, 0, HEAD_BYTES, _destination) for key in keys)
+    """Those of the objects that begin as checkpoints do."""
+    compressed = []
+    for name, head in _heads(level, names, HEAD_BYTES):
+        if is_compressed(head):
+            compressed.append(name)
+        elif is_checkpoint(head):
+            yield name
+    for name, head in _heads(level, compressed, COMPRESSED_HEAD_BYTES):
+        if is_checkpoint(head):
+            yield name
+
+
+def _heads(level: Level, names: Iterable[str], num_bytes: int) -> Iterator[tuple[str, bytes]]:
+    """The first bytes of objects, in any order; what has vanished meanwhile is left out."""
+    store, base = objects.resolve(level.uri)
+    reads = (Read(base + name, 0, num_bytes, _destination) for name in names)
     for read, result in store.read_many(reads, window=REQUESTS_IN_FLIGHT):
         if isinstance(result, NotFoundError):
             continue
         if isinstance(result, BaseException):
             raise result
-        if is_checkpoint(result.data.tobytes()):
-            yield keys[read.key]
+        yield read.key[len(base) :], result.data.tobytes()
 
 
 def delete_checkpoint(uri: str) -> None:
@@ -247,7 +256,7 @@ def _data_of(level: Level) -> builtins.list[str]:
     """The objects of the directory's checkpoint; without a manifest, all that shards have left."""
     suffixes = tuple(kind.data_suffix for kind in KINDS if kind.data_suffix and kind.commit in level.objects)
     data = {name for name in level.objects if suffixes and name.endswith(suffixes)}
-    manifest = _readable_manifest(level) if MANIFEST_NAME in level.objects else None
+    manifest = readable_manifest(level) if MANIFEST_NAME in level.objects else None
     if manifest is not None:
         data |= {name for shard in manifest.shards for name in (shard.key, shard.key + FACTS_SUFFIX)}
     else:

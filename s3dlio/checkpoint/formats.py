@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from ..transfer import compress
 
-__all__ = ["HEAD_BYTES", "is_checkpoint"]
+__all__ = ["COMPRESSED_HEAD_BYTES", "HEAD_BYTES", "is_checkpoint", "is_compressed"]
 
-HEAD_BYTES = 4096
+HEAD_BYTES = 512
+COMPRESSED_HEAD_BYTES = 256 * 1024  # zstd gives nothing before a whole block of at most 128 KiB
 # The number that torch.save wrote first before it wrote zip archives.
 _LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
 _ZIP_RECORD = b"PK\x03\x04"
 
 
+def is_compressed(head: bytes) -> bool:
+    """Does telling what it is need the first `COMPRESSED_HEAD_BYTES`, and not `HEAD_BYTES` alone?"""
+    return compress.detect(head) is not None
+
+
 def is_checkpoint(head: bytes) -> bool:
-    """Do these first `HEAD_BYTES` bytes begin something that torch.save or safetensors wrote, compressed or not?"""
+    """Do these first bytes begin something that torch.save or safetensors wrote, compressed or not?"""
     codec = compress.detect(head)
     if codec is not None:
         head = compress.beginning(codec, head)

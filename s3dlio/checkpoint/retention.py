@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from .. import objects
 from .. import uri as uris
 from ..storage.base import HasUploads, ObjectInfo
-from .catalog import Level, delete_all, delete_checkpoint, directory, kind_of, list_checkpoints, read_manifest, scan
+from .catalog import Level, delete_all, delete_checkpoint, directory, kind_of, list_checkpoints, readable_manifest, scan
 from .manifest import FACTS_SUFFIX, MANIFEST_NAME
 
 __all__ = ["STALE_SECONDS", "keep_last", "note_loaded", "note_saved"]
@@ -77,7 +77,10 @@ def _left_over(level: Level, before: float) -> builtins.list[str]:
     """Shards that no manifest names, with their facts, and DCP's data without a commit, that nobody has touched since."""
     facts = {name for name in level.objects if name.endswith(FACTS_SUFFIX)}
     if MANIFEST_NAME in level.objects:
-        facts -= {shard.key + FACTS_SUFFIX for shard in read_manifest(level.uri)[0].shards}
+        manifest = readable_manifest(level)
+        if manifest is None:  # who knows what it named
+            return []
+        facts -= {shard.key + FACTS_SUFFIX for shard in manifest.shards}
     groups = [[name, name.removesuffix(FACTS_SUFFIX)] for name in facts]
     if kind_of(level) is None:
         groups.append([name for name in level.objects if name.endswith(".distcp")])

@@ -205,6 +205,10 @@ class LocalStore:
     def mkdir(self, key: str) -> None:
         self._try("make the directory", key, lambda: os.makedirs(key, exist_ok=True))
 
+    def drop_uploads(self, prefix: str, before: float) -> int:
+        """Temporary files, in the directory of `prefix` and below, that nobody has written to since."""
+        return self._try("sweep", prefix, lambda: _drop_temporaries(prefix, before))
+
     def delete_tree(self, key: str) -> None:
         if os.path.realpath(key) == "/":
             raise ConfigError(f"refused to delete {self.root}{key}: it is the root of the file system")
@@ -375,3 +379,19 @@ def _remove_tree(path: str) -> None:
     for directory in reversed(directories):  # each one stands behind those that hold it
         with contextlib.suppress(FileNotFoundError):
             os.rmdir(directory)
+
+
+def _drop_temporaries(prefix: str, before: float) -> int:
+    paths = [
+        os.path.join(directory, name)
+        for directory, _, names in os.walk(os.path.dirname(prefix) or ".")
+        for name in names
+        if _TEMPORARY.fullmatch(name) and os.path.join(directory, name[1:]).startswith(prefix)
+    ]
+    num_dropped = 0
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # its writer is alive, and has just published it
+            if os.stat(path).st_mtime < before:
+                os.unlink(path)
+                num_dropped += 1
+    return num_dropped

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .. import runtime
 from ..errors import S3dlioError
 from ..storage.base import ObjectInfo, Store
 from ..view import BytesView, as_buffer, empty
 from . import plan
+from .checksum import Checksum
+from .compress import Codec, compressed
 from .parts import Parts
 
 __all__ = ["ObjectWriter", "is_one_request", "put"]
@@ -48,6 +50,9 @@ class ObjectWriter(_File):
     Memory is constant: one part that is being filled, plus `parallel_parts` of the store on their way. A large buffer is
     sent straight from the caller's memory, and sent before `write` returns. An exception in the `with` block, `abort()`,
     garbage collection and exit drop all that was written and leave what stood under the name untouched.
+
+    With a `codec` what is stored is one frame of it; with a `checksum` that one goes over the stored bytes. `progress` is
+    told the number of bytes of each `write`.
     """
 
     def __init__(
@@ -58,6 +63,10 @@ class ObjectWriter(_File):
         part_bytes: int = PART_BYTES,
         if_absent: bool = False,
         if_match: str | None = None,
+        codec: Codec | None = None,
+        level: int = 0,
+        checksum: Checksum | None = None,
+        progress: Callable[[int], object] | None = None,
     ) -> None:
         self.uri = store.root + key
         self.info: ObjectInfo | None = None
@@ -67,6 +76,10 @@ class ObjectWriter(_File):
         self._buffer: BytesView | None = None
         self._pending = 0  # bytes in the buffer
         self._written = 0  # bytes given by the caller
+        self._stored = 0  # bytes of the object so far
+        self._compressor = None if codec is None else codec.compressor(level)
+        self._checksum = checksum
+        self._progress = progress
         self._sent = 0  # bytes in parts
         self._num_parts = 0
         self._parts: Parts | None = None
@@ -82,15 +95,28 @@ class ObjectWriter(_File):
         self._require_owner()
         source = as_buffer(data)
         try:
-            if source.nbytes < self._size_of_next():
-                self._copy(source)
+            if self._compressor is None:
+                self._store_bytes(source)
             else:
-                self._send_by_reference(source)
+                for piece in compressed(self._compressor, source):
+                    self._store_bytes(memoryview(piece))
+            self._written += source.nbytes
+            if self._progress is not None:
+                self._progress(source.nbytes)
         except BaseException:
             self._fail()
             raise
-        self._written += source.nbytes
         return source.nbytes
+
+    def _store_bytes(self, source: memoryview) -> None:
+        """Put bytes of the object on their way."""
+        if self._checksum is not None:
+            self._checksum.update(source)
+        self._stored += source.nbytes
+        if source.nbytes < self._size_of_next():
+            self._copy(source)
+        else:
+            self._send_by_reference(source)
 
     def _require_owner(self) -> None:
         if os.getpid() != self._owner:
@@ -180,6 +206,8 @@ class ObjectWriter(_File):
         self._end()
 
     def _publish(self) -> ObjectInfo:
+        if self._compressor is not None:
+            self._store_bytes(memoryview(self._compressor.flush()))
         rest = self._take_pending()
         if self._parts is None:
             data = rest[0] if rest else memoryview(b"")
@@ -187,6 +215,20 @@ class ObjectWriter(_File):
         if rest:
             self._send(rest)
         return self._parts.complete(if_absent=self._if_absent, if_match=self._if_match)
+
+    def finalize(self) -> dict[str, Any]:
+        """Close the writer; returns the facts about the object, the same ones when it is called again.
+
+        A dict of `bytes_written` (given by the caller), `stored_bytes` (of the object, so fewer when it is compressed),
+        `etag` and `checksum` (of the stored bytes, as `algorithm:hexadecimal`), which are None where they are not known.
+        Raises S3dlioError after a failure or `abort`, since nothing was published then.
+        """
+        self.close()
+        if self.info is None:
+            raise S3dlioError(f"{self.uri} was not published, because writing it was aborted: write it again")
+        checksum = None if self._checksum is None else self._checksum.text
+        etag = self.info.etag
+        return {"bytes_written": self._written, "stored_bytes": self._stored, "etag": etag, "checksum": checksum}
 
     def abort(self) -> None:
         """Drop all that was written. Harmless when called again or after `close`."""

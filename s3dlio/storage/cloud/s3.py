@@ -20,7 +20,7 @@ from ...config import S3Options, s3_options
 from ...errors import NotFoundError, PreconditionFailedError, S3dlioError
 from ...uri import sort_key
 from ..base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult
-from . import poll, wire
+from . import poll, s3_uploads, wire
 from .connection import Server
 from .credentials import Provider, provider_of
 from .http import Head, Request, Response
@@ -226,6 +226,9 @@ class S3Store:
 
     def begin_upload(self, key: str) -> S3Upload:
         return S3Upload(self, key)
+
+    def drop_uploads(self, prefix: str, before: float) -> int:
+        return s3_uploads.drop(self.perform, prefix, before)
 
     def perform(
         self,

@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape, unescape
 
 from ..base import ObjectInfo, Page
 
-__all__ = ["Listing", "complete_upload", "error_of", "listing_of", "text_of"]
+__all__ = ["Listing", "PendingUpload", "complete_upload", "error_of", "listing_of", "text_of", "uploads_of"]
 
 
 class Listing(NamedTuple):
@@ -63,6 +63,41 @@ def _object_of(entry: ElementTree.Element, space: str, is_encoded: bool) -> Obje
         )
     except KeyError as exc:
         raise ValueError(f"the listing has an object without {exc}") from exc
+
+
+class PendingUpload(NamedTuple):
+    """An upload that was begun at `begun` (seconds since 1970) and not ended."""
+
+    key: str
+    upload_id: str
+    begun: float | None
+
+
+def uploads_of(body: bytes) -> tuple[list[PendingUpload], tuple[str, str] | None]:
+    """Read the answer of ListMultipartUploads: a page, and the markers (key, upload id) of the next one, if there is one.
+
+    Raises ValueError when it is no complete one.
+    """
+    try:
+        root = ElementTree.fromstring(body)  # noqa: S314 - expat bounds the expansion of entities itself
+    except ElementTree.ParseError as exc:
+        raise ValueError(f"the list of uploads is broken off or no XML: {exc}") from exc
+    space = root.tag[: root.tag.rfind("}") + 1]
+    if root.tag != f"{space}ListMultipartUploadsResult":
+        raise ValueError(f"the list of uploads is a {root.tag[len(space) :]}, not a ListMultipartUploadsResult")
+    is_encoded = root.findtext(f"{space}EncodingType") == "url"
+    uploads = []
+    for entry in root.iterfind(f"{space}Upload"):
+        key, upload_id = entry.findtext(f"{space}Key"), entry.findtext(f"{space}UploadId")
+        if key and upload_id:
+            begun = _seconds_of(entry.findtext(f"{space}Initiated"))
+            uploads.append(PendingUpload(_decoded(key, is_encoded), upload_id, begun))
+    if root.findtext(f"{space}IsTruncated") != "true":
+        return uploads, None
+    key = root.findtext(f"{space}NextKeyMarker")
+    if not key:
+        raise ValueError("the list of uploads says that there is more and not where (NextKeyMarker)")
+    return uploads, (_decoded(key, is_encoded), root.findtext(f"{space}NextUploadIdMarker") or "")
 
 
 def _decoded(text: str, is_encoded: bool) -> str:

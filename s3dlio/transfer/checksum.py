@@ -1,0 +1,160 @@
+"""CRCs with their name: of a stream, and of an object whose bytes come in any order.
+
+The name is part of a checksum's text (`crc32c:e3069283`), so that what was written with one is never judged by the other.
+The arithmetic of joining is that of zlib's crc32_combine: a CRC is a polynomial over GF(2), and bytes that follow multiply
+it by a power of x.
+"""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import NamedTuple, cast
+
+from ..errors import DamagedError, MissingPackageError
+from ..loading import gate
+
+__all__ = ["Checksum", "Coverage", "best_algorithm", "joined", "parsed"]
+
+Update = Callable[[memoryview, int], int]
+
+
+class _Algorithm(NamedTuple):
+    load: Callable[[], Update]
+    polynomial: int  # reflected
+
+
+def _crc32c() -> Update:
+    with gate:
+        try:
+            return cast(Update, importlib.import_module("crc32c").crc32c)
+        except ImportError as exc:
+            raise MissingPackageError("a crc32c checksum needs the package crc32c: pip install 's3dlio[torch]'") from exc
+
+
+_ALGORITHMS = {
+    "crc32c": _Algorithm(_crc32c, 0x82F63B78),
+    "crc32": _Algorithm(lambda: zlib.crc32, 0xEDB88320),
+}
+_ONE = 1 << 31  # the polynomial 1: coefficients are reflected
+_X = 1 << 30
+
+
+@lru_cache
+def best_algorithm() -> str:
+    """crc32c where its package is installed, since processors have an instruction for it; else crc32."""
+    try:
+        _crc32c()
+    except MissingPackageError:
+        return "crc32"
+    return "crc32c"
+
+
+def _text(algorithm: str, value: int) -> str:
+    return f"{algorithm}:{value:08x}"
+
+
+def parsed(text: str, uri: str) -> tuple[str, int]:
+    """Algorithm and value of a checksum's text. Raises DamagedError, naming `uri`, for anything else."""
+    algorithm, _, digits = text.partition(":")
+    try:
+        if algorithm in _ALGORITHMS:
+            return algorithm, int(digits, 16)
+    except ValueError:
+        pass
+    known = ", ".join(_ALGORITHMS)
+    raise DamagedError(f"{uri} has the checksum {text!r}, which is none of {known}: use the s3dlio that wrote it")
+
+
+class Checksum:
+    """The checksum of bytes that come one after the other."""
+
+    def __init__(self, algorithm: str) -> None:
+        self._algorithm = algorithm
+        self._update = _ALGORITHMS[algorithm].load()
+        self._value = 0
+
+    def update(self, data: memoryview) -> None:
+        """Go on with these bytes."""
+        self._value = self._update(data, self._value)
+
+    @property
+    def text(self) -> str:
+        """`algorithm:hexadecimal` of all so far."""
+        return _text(self._algorithm, self._value)
+
+
+def joined(algorithm: str, first: int, second: int, second_bytes: int) -> int:
+    """The CRC of two pieces, one behind the other, from theirs and the length of the second."""
+    polynomial = _ALGORITHMS[algorithm].polynomial
+    return _product(_shift(second_bytes, polynomial), first, polynomial) ^ second
+
+
+@lru_cache(maxsize=1024)
+def _shift(num_bytes: int, polynomial: int) -> int:
+    """x to the power of so many bits."""
+    power, result, exponent = _X, _ONE, num_bytes * 8
+    while exponent:
+        if exponent & 1:
+            result = _product(power, result, polynomial)
+        power = _square(power, polynomial)
+        exponent >>= 1
+    return result
+
+
+@lru_cache(maxsize=256)
+def _square(value: int, polynomial: int) -> int:
+    return _product(value, value, polynomial)
+
+
+def _product(left: int, right: int, polynomial: int) -> int:
+    result = 0
+    while left:
+        if left & _ONE:
+            result ^= right
+        left = (left << 1) & 0xFFFFFFFF
+        right = (right >> 1) ^ polynomial if right & 1 else right >> 1
+    return result
+
+
+class Coverage:
+    """The checksum of an object whose bytes come in any order, and perhaps twice. Constant memory per piece."""
+
+    def __init__(self, algorithm: str) -> None:
+        self._algorithm = algorithm
+        self._update = _ALGORITHMS[algorithm].load()
+        self._starts: list[int] = []
+        self._pieces: list[tuple[int, int]] = []  # (end, CRC), in the order of `_starts`; they never overlap
+
+    def add(self, start: int, data: memoryview) -> None:
+        """These bytes stand at `start`. What has come before is not looked at again."""
+        for gap_start, gap_end in [*self._gaps(start, start + data.nbytes)]:
+            value = self._update(data[gap_start - start : gap_end - start], 0)
+            index = bisect_right(self._starts, gap_start)
+            self._starts.insert(index, gap_start)
+            self._pieces.insert(index, (gap_end, value))
+
+    def gaps(self, size: int) -> list[tuple[int, int]]:
+        """The (start, end) within [0, size) that have not come yet."""
+        return [*self._gaps(0, size)]
+
+    def _gaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        index = max(0, bisect_right(self._starts, start) - 1)
+        while start < end:
+            if index >= len(self._starts) or self._starts[index] >= end:
+                yield start, end
+                return
+            if self._starts[index] > start:
+                yield start, self._starts[index]
+            start, index = max(start, self._pieces[index][0]), index + 1
+
+    @property
+    def text(self) -> str:
+        """The checksum of all pieces, which leave no gap."""
+        value = 0
+        for start, (end, crc) in zip(self._starts, self._pieces, strict=True):
+            value = joined(self._algorithm, value, crc, end - start)
+        return _text(self._algorithm, value)
