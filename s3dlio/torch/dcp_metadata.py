@@ -14,7 +14,7 @@ import torch
 from torch.distributed.checkpoint.metadata import Metadata
 
 from ..checkpoint.checksum import ALGORITHM, crc32c
-from ..errors import S3dlioError
+from ..errors import DamagedError, UnsafePickleError
 
 __all__ = ["dump", "load"]
 
@@ -55,7 +55,7 @@ def dump(metadata: Metadata) -> bytes:
 def load(data: bytes, uri: str, *, weights_only: bool = True) -> Metadata:
     """Read the bytes of `.metadata`, also what torch wrote.
 
-    Raises S3dlioError when they are damaged, and when `weights_only` is True and they name other classes than those of a
+    Raises DamagedError, and UnsafePickleError when `weights_only` is True and they name other classes than those of a
     checkpoint.
     """
     body = data[: -len(_TRAILER) - _DIGITS]
@@ -70,7 +70,7 @@ def load(data: bytes, uri: str, *, weights_only: bool = True) -> Metadata:
     except pickle.UnpicklingError as exc:
         if "it names" not in str(exc):
             raise _damaged(uri, str(exc)) from exc
-        raise S3dlioError(
+        raise UnsafePickleError(
             f"{uri} is not only a checkpoint: {exc}. Whoever unpickles that runs its code; if you trust the file, pass "
             "weights_only=False to the StorageReader"
         ) from exc
@@ -81,5 +81,5 @@ def load(data: bytes, uri: str, *, weights_only: bool = True) -> Metadata:
     return metadata
 
 
-def _damaged(uri: str, reason: str) -> S3dlioError:
-    return S3dlioError(f"{uri} is damaged ({reason}): restore it, or load an older checkpoint")
+def _damaged(uri: str, reason: str) -> DamagedError:
+    return DamagedError(f"{uri} is damaged ({reason}): restore it, or load an older checkpoint")

@@ -34,11 +34,12 @@ from ..storage.base import Read
 from ..transfer.write import ObjectWriter
 from ..view import empty
 from . import dcp_metadata, dcp_plan
+from .archive import save_into
 from .dcp_plan import Facts
 from .dcp_zip import RawTensor, archive_around
 from .tensors import is_plain, pieces
 
-__all__ = ["NOT_COMMITTED", "Resolve", "StorageWriter", "checkpoint_uri"]
+__all__ = ["NOT_COMMITTED", "Resolve", "StorageWriter", "as_uri", "checkpoint_uri"]
 
 Resolve: TypeAlias = Callable[[WriteItem], "torch.Tensor | io.BytesIO"]
 
@@ -46,12 +47,16 @@ NOT_COMMITTED = "Nothing was committed: what stood there before stands."  # a no
 FILE_BYTES = 32 * 1024 * 1024  # a file of its own pays from here on
 
 
+def as_uri(path: str | os.PathLike[str]) -> str:
+    """A URI as it is, and a plain path as one of `file://`."""
+    text = os.fspath(path)
+    return text if "://" in text else f"file://{text}"
+
+
 def checkpoint_uri(checkpoint_id: str | os.PathLike[str]) -> str:
-    """The directory of a checkpoint as a URI with a slash at its end; a plain path is one of `file://`."""
-    text = os.fspath(checkpoint_id)
-    if "://" not in text:
-        text = f"file://{text}"
-    return text if text.endswith("/") else text + "/"
+    """The directory of a checkpoint as a URI with a slash at its end."""
+    uri = as_uri(checkpoint_id)
+    return uri if uri.endswith("/") else uri + "/"
 
 
 class StorageWriter(storage.StorageWriter):
@@ -298,7 +303,7 @@ def _write_item(file: ObjectWriter, name: str, item: WriteItem, data: torch.Tens
         facts = Facts(offset, checksums.num_bytes, checksums.digest(), is_raw=False)
     elif not is_plain(data):
         sink: Any = _Sink(file, checksums)
-        torch.save(data.detach(), sink)
+        save_into(sink, data.detach())
         facts = Facts(offset, checksums.num_bytes, checksums.digest(), is_raw=False)
     else:
         head, tail = archive_around(RawTensor(data.dtype, tuple(data.size())))

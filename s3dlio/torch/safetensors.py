@@ -74,7 +74,7 @@ def write_tensor(file: ObjectWriter, tensor: torch.Tensor) -> None:
 def load_file(uri: str, device: str | torch.device = "cpu") -> dict[str, torch.Tensor]:
     """Read all tensors of a safetensors file, in parallel ranges straight into their memory.
 
-    Raises S3dlioError when the file is damaged, ChangedError when it is replaced meanwhile.
+    Raises DamagedError when the file is damaged, ChangedError when it is replaced meanwhile.
     """
     with safe_open(uri, device=device) as file:
         return file.get_tensors(file.keys())
