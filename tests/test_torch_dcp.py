@@ -246,7 +246,7 @@ def test_an_object_that_weights_only_refuses_is_refused_with_advice(tmp_path: Pa
     state = {"config": Path("/somewhere"), "weight": torch.ones(3)}
     dcp.save(state, tmp_path / "step")
     loaded = {"config": None, "weight": torch.zeros(3)}
-    with pytest.raises(CheckpointException, match=r"config is an object.*PosixPath.*weights_only=False"):
+    with pytest.raises(CheckpointException, match=r"config of the checkpoint.*PosixPath"):
         dcp.load(loaded, tmp_path / "step")
     dcp.load(loaded, tmp_path / "step", weights_only=False)
     assert loaded["config"] == Path("/somewhere")

@@ -19,7 +19,7 @@ from .loader import Loader, loader
 from .sampler import ResumableSampler
 
 if TYPE_CHECKING:
-    from . import dcp, safetensors
+    from . import dcp, lightning, safetensors
     from .dcp_reader import StorageReader
     from .dcp_safetensors import SafetensorsReader, SafetensorsWriter
     from .dcp_writer import StorageWriter
@@ -34,6 +34,7 @@ __all__ = [
     "StorageReader",
     "StorageWriter",
     "dcp",
+    "lightning",
     "loader",
     "safetensors",
 ]
@@ -45,7 +46,7 @@ _LATE = {
     "StorageReader": "dcp_reader",
     "StorageWriter": "dcp_writer",
 }
-_ROOMS = ("dcp", "safetensors")
+_ROOMS = ("dcp", "lightning", "safetensors")
 
 
 def __getattr__(name: str) -> Any:

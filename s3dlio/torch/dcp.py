@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 import torch.distributed
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
@@ -24,7 +22,9 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem, SavePlanner
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-from ..errors import ConfigError, PreconditionFailedError, S3dlioError
+from ..checkpoint.retention import note_loaded, note_saved
+from ..errors import ConfigError, PreconditionFailedError
+from .archive import load_from
 from .dcp_reader import StorageReader
 from .dcp_writer import NOT_COMMITTED, StorageWriter
 
@@ -57,6 +57,7 @@ def save(
             metadata: Metadata = state_dict_saver.save(
                 state_dict, storage_writer=writer, planner=planner, process_group=process_group, no_dist=_is_alone()
             )
+            note_saved(writer.checkpoint_id)
             return metadata
     except CheckpointException as exc:
         if _is_surely_uncommitted(exc):
@@ -97,6 +98,7 @@ def load(
         state_dict_loader.load(
             state_dict, storage_reader=reader, planner=planner, process_group=process_group, no_dist=_is_alone()
         )
+    note_loaded(reader.checkpoint_id)
 
 
 def async_save(
@@ -147,13 +149,6 @@ class _WeightsOnlyPlanner(DefaultLoadPlanner):
     """torch's own planner unpickles whatever a checkpoint names; this one has it looked at first."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        try:
-            torch.load(value, weights_only=True)
-        except pickle.UnpicklingError as exc:
-            reason = next((line for line in str(exc).splitlines() if "GLOBAL" in line), str(exc)).strip()
-            raise S3dlioError(
-                f"{read_item.dest_index.fqn} is an object that weights_only refuses ({reason}); if you trust the checkpoint, "
-                "load it with weights_only=False"
-            ) from exc
+        load_from(value, f"{read_item.dest_index.fqn} of the checkpoint", {"weights_only": True})
         value.seek(0)
         super().load_bytes(read_item, value)

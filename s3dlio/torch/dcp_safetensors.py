@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from .. import objects, runtime
 from ..checkpoint import safetensors as layout
-from ..errors import ConfigError, NotFoundError, S3dlioError
+from ..errors import ConfigError, DamagedError, NotFoundError, S3dlioError
 from ..storage.base import ObjectInfo
 from ..transfer.write import ObjectWriter
 from . import dcp_plan
@@ -52,6 +52,7 @@ class SafetensorsWriter(StorageWriter):
     """
 
     def __init__(self, checkpoint_id: str | os.PathLike[str], *, files_per_rank: int = 1, overwrite: bool = False) -> None:
+        self._old_names: set[str] = set()
         super().__init__(checkpoint_id, files_per_rank=files_per_rank, overwrite=overwrite)
 
     @property
@@ -81,8 +82,6 @@ class SafetensorsWriter(StorageWriter):
             self._old_names, self._old, self._old_etag = self._names_in(self._old), None, None
         names = [[f"model-{next(numbers):05d}-of-{num_files:05d}{SUFFIX}" for _ in files] for files in dealt]
         return [dataclasses.replace(plan, storage_data=mine) for plan, mine in zip(plans, names, strict=True)]
-
-    _old_names: frozenset[str] | set[str] = frozenset()
 
     def _files_of(self, plan: SavePlan) -> list[tuple[str, list[WriteItem]]]:
         dealt = dcp_plan.split_items(plan.items, self.files_per_rank)
@@ -181,7 +180,7 @@ def _files_in(index: bytes, uri: str) -> set[str]:
     try:
         names = set(json.loads(index)["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise S3dlioError(f"{uri} is damaged or no index of safetensors ({exc!r}): restore it") from exc
+        raise DamagedError(f"{uri} is damaged or no index of safetensors ({exc!r}): restore it") from exc
     if not all(isinstance(name, str) and "/" not in name for name in names):
-        raise S3dlioError(f"{uri} names files that lie elsewhere: it is damaged")
+        raise DamagedError(f"{uri} names files that lie elsewhere: it is damaged")
     return names

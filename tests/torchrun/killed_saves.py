@@ -87,9 +87,8 @@ def kill_a_save(base: str, first: int, rendezvous: str) -> int:
 def check(base: str, noted: int, report: str) -> None:
     """The last two steps that are complete, and `last`, are there, bit-exact, and not older than what was noted."""
     names = [uri.removeprefix(base) for uri in s3dlio.list(base, recursive=True)]
-    complete = sorted(
-        int(name.split("/")[0][5:]) for name in names if name.startswith("step_") and name.endswith("/.metadata")
-    )
+    committed = [name.partition("/")[0] for name in names if name.startswith("step_") and name.endswith("/.metadata")]
+    complete = sorted(int(name.removeprefix("step_")) for name in committed)
     assert complete[-1] >= noted, (complete, noted)
     for name, least in (("last", noted), (f"step_{complete[-1]}", complete[-1]), (f"step_{complete[-2]}", complete[-2])):
         state = {key: torch.zeros_like(value) if key != "step" else 0 for key, value in checkpoint_of(0).items()}
@@ -107,7 +106,7 @@ def main(base: str, num_kills: str, folder: str) -> None:
     Path(folder).mkdir(parents=True)
     seed = random.randrange(1 << 30)
     random.seed(seed)
-    print(f"seed {seed}", file=sys.stderr)
+    sys.stderr.write(f"seed {seed}\n")
     first, checked = 1, 0
     if os.waitpid(forked(save_first, base), 0)[1]:
         raise SystemExit(1)
@@ -118,7 +117,7 @@ def main(base: str, num_kills: str, folder: str) -> None:
             raise SystemExit(f"after kill {kill}")
         checked += 3
         first = int(Path(report).read_text()) + 1
-    print(json.dumps({"kills": int(num_kills), "checked": checked}))
+    sys.stdout.write(json.dumps({"kills": int(num_kills), "checked": checked}) + "\n")
 
 
 def save_first(base: str) -> None:
