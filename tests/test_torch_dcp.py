@@ -19,7 +19,6 @@ from s3dlio.storage.base import Read, ReadResult
 from s3dlio.storage.cloud import s3
 from s3dlio.torch import StorageReader, StorageWriter, dcp
 from tests.conftest import LocalPlace, Place, S3Place
-from tests.faults import FaultServer
 
 MIB = 2**20
 
@@ -87,7 +86,7 @@ class Count:
 
 
 def data_files(place: Place) -> list[str]:
-    return [key for key in place.keys() if key.endswith(".distcp")]
+    return [key for key in sorted(place.keys()) if key.endswith(".distcp")]
 
 
 def test_every_kind_of_tensor_comes_back_and_each_byte_is_read_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,14 +133,14 @@ def test_torch_itself_can_use_the_writer_and_the_reader(place: Place) -> None:
     loaded = blank(state)
     torch_dcp.load(loaded, storage_reader=reader)
     assert_same(loaded, state)
-    assert [key for key in place.keys() if key.startswith("a")] == []
+    assert [key for key in sorted(place.keys()) if key.startswith("a")] == []
 
 
 def test_one_tensor_of_many_costs_its_own_bytes_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """1 of 100 tensors of 512 KiB: less than 2 % of the bytes of the checkpoint."""
     state = {f"layer{number}": torch.full((MIB // 8,), number, dtype=torch.int32) for number in range(100)}
     dcp.save(state, place.root + "step")
-    size = sum(len(place.get(key) or b"") for key in place.keys())
+    size = sum(len(place.get(key) or b"") for key in sorted(place.keys()))
     count = Count(monkeypatch)
     loaded = {"layer63": torch.zeros(MIB // 8, dtype=torch.int32)}
     dcp.load(loaded, place.root + "step")
@@ -365,3 +364,91 @@ def test_a_full_disk_fails_the_save_and_leaves_nothing(tmp_path: Path, monkeypat
 def test_a_prefix_that_is_read_only_is_an_error(tmp_path: Path, unprivileged: None) -> None:
     with pytest.raises(CheckpointException, match="cannot write"):
         dcp.save({"weight": torch.ones(9)}, "file:///proc/nowhere")
+
+
+def test_an_empty_state_comes_back_as_one(place: Place) -> None:
+    dcp.save({}, place.root + "step")
+    dcp.load({}, place.root + "step")
+    assert place.keys() == ["step/.metadata"]
+
+
+def test_a_checkpoint_that_was_copied_elsewhere_is_complete(s3_place: S3Place, tmp_path: Path) -> None:
+    state = all_kinds()
+    dcp.save(state, tmp_path / "step 1+")
+    for file in (tmp_path / "step 1+").iterdir():
+        s3_place.put(f"copy/{file.name}", file.read_bytes())
+    loaded = blank(state)
+    dcp.load(loaded, s3_place.root + "copy")
+    assert_same(loaded, state)
+    assert s3dlio.latest_checkpoint(s3_place.root) == s3_place.root + "copy/"
+
+
+def test_nothing_is_written_outside_of_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/nonexistent")
+    dcp.save({"weight": torch.ones(9)}, tmp_path / "step")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step"]
+
+
+def test_files_that_dead_saves_left_go_with_the_second_save_after_them(place: Place) -> None:
+    """Not with the first: what is younger than the commit that is replaced may be of a save on its way."""
+    dcp.save({"weight": torch.zeros(9)}, place.root + "last")
+    place.put("last/__0_0.0123456789abcdef.distcp", b"left")
+    place.put("last/notes.distcp", b"the user's")
+    for _ in range(3):
+        dcp.save({"weight": torch.ones(9)}, place.root + "last")
+    assert len(data_files(place)) in (2, 3)  # 3 where the store's clock counts seconds and all of it took less than one
+    assert place.get("last/notes.distcp") == b"the user's"
+
+
+MEASURE = """
+import sys, torch, warnings
+warnings.simplefilter("ignore")
+from s3dlio.torch import dcp
+
+def memory(field):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(field + ":")) / 1024
+
+uri = sys.argv[1]
+dcp.save({"weight": torch.ones(9)}, uri + "-small")
+state = {f"layer{number}": torch.full((2**23,), number) for number in range(8)}
+state["turned"] = torch.ones(2**12, 2**12).t()
+before = memory("VmRSS")
+dcp.save(state, uri)
+print(memory("VmHWM") - before)
+"""
+
+
+@pytest.mark.parametrize("scheme", ["file", "s3"])
+def test_a_save_of_576_mib_needs_little_memory_beside_the_tensors(
+    scheme: str, s3_place: S3Place, tmp_path: Path, run_python: Any
+) -> None:
+    """At most twice the parts in flight: 4 files of 4 parts of 8 MiB on s3://, of one part on file://."""
+    uri = f"file://{tmp_path}/large" if scheme == "file" else s3_place.root + "large"
+    done = run_python(MEASURE, uri, timeout=120)
+    assert done.returncode == 0, done.stderr
+    s3dlio.delete(uri, recursive=True)
+    assert float(done.stdout) < 24 + {"file": 2 * 4 * 8, "s3": 2 * 4 * 4 * 8}[scheme]  # 24: threads and their stacks
+
+
+def test_a_tensor_of_more_than_4_gib_has_an_archive_that_others_read(tmp_path: Path) -> None:
+    """The raw bytes as a hole in a file: torch and zipfile find the records around it."""
+    from zipfile import ZipFile
+
+    from s3dlio.torch.dcp_zip import RawTensor, archive_around, layout_of
+
+    tensor = RawTensor(torch.uint8, (5, 2**30))
+    head, tail = archive_around(tensor)
+    with open(tmp_path / "tensor.pt", "wb") as file:
+        file.write(head)
+        file.seek(tensor.num_bytes - 1, 1)
+        file.write(b"\7" + tail)
+        length = file.tell()
+    with ZipFile(tmp_path / "tensor.pt") as archive:
+        assert archive.getinfo("archive/data/0").file_size == 5 * 2**30
+        assert archive.read("archive/version") == b"3\n"
+    loaded = torch.load(tmp_path / "tensor.pt", weights_only=True, mmap=True)
+    assert (loaded.dtype, tuple(loaded.size()), int(loaded[-1, -1])) == (torch.uint8, (5, 2**30), 7)
+    layout = layout_of(head[:4096], tail, length)
+    assert layout is not None
+    assert layout == (tensor, len(head))

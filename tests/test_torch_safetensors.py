@@ -1,4 +1,4 @@
-"""safetensors files: the library reads what we write and the reverse, single tensors cost their own bytes, damage is noticed."""
+"""safetensors files: the library reads ours and the reverse, single tensors cost their own bytes, damage is noticed."""
 
 from __future__ import annotations
 

@@ -16,16 +16,16 @@ from ..errors import ChangedError, IncompleteReadError
 from ..storage.base import ObjectInfo, Read, Store
 from ..transfer import plan
 from ..view import empty
-from .checksum import BLOCK_BYTES, verify
+from .blocks import BLOCK_BYTES, verify
 
-__all__ = ["SMALL_BYTES", "Extent", "Want", "fetch"]
+__all__ = ["Extent", "SMALL_BYTES", "Want", "fetch"]
 
 SMALL_BYTES = BLOCK_BYTES  # extents up to here are read whole, together with their neighbours
 GAP_BYTES = 128 * 1024  # bytes read in vain rather than asking twice
 
 
 class Extent(NamedTuple):
-    """A run of bytes in the object `key`, with its checksums (`checksum.Checksums.digest`) where they are known."""
+    """A run of bytes in the object `key`, with its checksums (`blocks.Checksums.digest`) where they are known."""
 
     key: str
     start: int
@@ -78,7 +78,8 @@ def fetch(store: Store, wants: Iterable[Want], options: Options) -> None:
     """Fill all wants. The first failure raises, and nothing writes into their memory any more after that.
 
     At most `range_concurrency` requests of `chunk_bytes` are in flight, so that little more memory is needed than `into`
-    gives. Raises IncompleteReadError when an object is shorter than its extents, DamagedError when a checksum differs, ChangedError when it is not the version that is meant.
+    gives. Raises IncompleteReadError when an object is shorter than its extents,
+    DamagedError when a checksum differs, ChangedError when it is not the version that is meant.
     """
     ordered = sorted(wants, key=lambda want: (want.extent.key, want.extent.start, want.start))
     for piece, result in runtime.each(_reading(store), _pieces(ordered, options), window=options.range_concurrency):

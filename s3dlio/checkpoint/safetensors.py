@@ -23,10 +23,13 @@ FIRST_BYTES = 64 * 1024  # of the first request: most headers end in them
 _LENGTH_BYTES = 8
 _METADATA = "__metadata__"
 
-_ITEM_BYTES = {
-    **{"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1},
-    **{"I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8},
+_DTYPES_BY_BYTES = {
+    1: "BOOL U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ",
+    2: "I16 U16 F16 BF16",
+    4: "I32 U32 F32",
+    8: "I64 U64 F64 C64",
 }
+_ITEM_BYTES = {dtype: num_bytes for num_bytes, dtypes in _DTYPES_BY_BYTES.items() for dtype in dtypes.split()}
 
 
 class TensorInfo(NamedTuple):

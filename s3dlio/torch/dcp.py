@@ -26,10 +26,16 @@ from ..checkpoint.retention import note_loaded, note_saved
 from ..errors import ConfigError, PreconditionFailedError
 from .archive import load_from
 from .dcp_reader import StorageReader
+from .dcp_safetensors import SafetensorsReader, SafetensorsWriter
 from .dcp_writer import NOT_COMMITTED, StorageWriter
 
 __all__ = ["StorageReader", "StorageWriter", "async_save", "load", "save"]
 
+# How a checkpoint is stored, by the name of its format.
+_FORMATS: dict[str, tuple[type[StorageWriter], type[StorageReader]]] = {
+    "torch": (StorageWriter, StorageReader),
+    "safetensors": (SafetensorsWriter, SafetensorsReader),
+}
 _KINDS = {"thread": AsyncCheckpointerType.THREAD, "process": AsyncCheckpointerType.PROCESS}
 
 
@@ -39,19 +45,21 @@ def save(
     *,
     planner: SavePlanner | None = None,
     process_group: torch.distributed.ProcessGroup | None = None,
+    format: str = "torch",
     files_per_rank: int = 4,
-    overwrite: bool = True,
+    overwrite: bool | None = None,
 ) -> Metadata:
     """Save a state dict of any number of ranks to the directory `checkpoint_id`; all ranks call it.
 
     Tensors are written straight from their memory, of a sharded one each rank's own part. The checkpoint exists when this
     returns, on all ranks, and one that stood there before is gone then and not earlier (`StorageWriter`). Without an
     initialised process group it is saved by this process alone. Raises on every rank when it fails on one:
-    CheckpointException of torch, which names rank and cause.
+    CheckpointException of torch, which names rank and cause. `format="safetensors"` is what `SafetensorsWriter` describes;
+    `overwrite=None` is the writer's own default.
 
     >>> s3dlio.torch.dcp.save({"model": model, "optimizer": optimizer}, "s3://bucket/run/step_100")
     """
-    writer = StorageWriter(checkpoint_id, files_per_rank=files_per_rank, overwrite=overwrite)
+    writer = _writer(checkpoint_id, format, files_per_rank, overwrite)
     try:
         with _quiet():
             metadata: Metadata = state_dict_saver.save(
@@ -80,6 +88,7 @@ def load(
     *,
     planner: LoadPlanner | None = None,
     process_group: torch.distributed.ProcessGroup | None = None,
+    format: str = "torch",
     weights_only: bool = True,
 ) -> None:
     """Load into `state_dict`, in place, what it names from the directory `checkpoint_id`; all ranks call it.
@@ -91,7 +100,7 @@ def load(
     >>> state = {"model": model.state_dict()}
     >>> s3dlio.torch.dcp.load(state, "s3://bucket/run/step_100")
     """
-    reader = StorageReader(checkpoint_id, weights_only=weights_only)
+    reader = _classes(format)[1](checkpoint_id, weights_only=weights_only)
     if planner is None and weights_only:
         planner = _WeightsOnlyPlanner()
     with _quiet():
@@ -108,8 +117,9 @@ def async_save(
     kind: str = "thread",
     planner: SavePlanner | None = None,
     process_group: torch.distributed.ProcessGroup | None = None,
+    format: str = "torch",
     files_per_rank: int = 4,
-    overwrite: bool = True,
+    overwrite: bool | None = None,
 ) -> Future[Metadata]:
     """Copy the state dict to main memory and return; a thread, or with `kind="process"` another process, saves the copy.
 
@@ -119,7 +129,7 @@ def async_save(
     """
     if kind not in _KINDS:
         raise ConfigError(f"kind={kind!r} is none of {', '.join(_KINDS)}")
-    writer = StorageWriter(checkpoint_id, files_per_rank=files_per_rank, overwrite=overwrite)
+    writer = _writer(checkpoint_id, format, files_per_rank, overwrite)
     future: Any = state_dict_saver.async_save(
         state_dict,
         storage_writer=writer,
@@ -130,6 +140,19 @@ def async_save(
     )
     result: Future[Metadata] = future
     return result
+
+
+def _classes(format: str) -> tuple[type[StorageWriter], type[StorageReader]]:
+    if format not in _FORMATS:
+        raise ConfigError(f"format={format!r} is none of {', '.join(_FORMATS)}")
+    return _FORMATS[format]
+
+
+def _writer(
+    checkpoint_id: str | os.PathLike[str], format: str, files_per_rank: int, overwrite: bool | None
+) -> StorageWriter:
+    options = {} if overwrite is None else {"overwrite": overwrite}
+    return _classes(format)[0](checkpoint_id, files_per_rank=files_per_rank, **options)
 
 
 def _is_alone() -> bool:

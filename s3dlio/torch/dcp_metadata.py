@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.metadata import Metadata
 
-from ..checkpoint.checksum import ALGORITHM, crc32c
+from ..checkpoint.blocks import ALGORITHM, crc32c
 from ..errors import DamagedError, UnsafePickleError
 
 __all__ = ["dump", "load"]

@@ -14,12 +14,25 @@ from typing import Any, NamedTuple
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.planner import WriteItem
 
-from ..checkpoint.checksum import ALGORITHM, BLOCK_BYTES
+from ..checkpoint.blocks import ALGORITHM, BLOCK_BYTES
 from ..checkpoint.extents import Extent
 from ..errors import S3dlioError
 from .dcp_zip import strides_of
 
-__all__ = ["DATA_SUFFIX", "METADATA", "Facts", "Region", "file_name", "info_of", "item_bytes", "region", "split_items"]
+__all__ = [
+    "DATA_SUFFIX",
+    "Facts",
+    "METADATA",
+    "Region",
+    "extent_of",
+    "facts_of",
+    "file_name",
+    "info_of",
+    "is_data_file",
+    "item_bytes",
+    "region",
+    "split_items",
+]
 
 METADATA = ".metadata"
 DATA_SUFFIX = ".distcp"

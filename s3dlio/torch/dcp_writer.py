@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future as Task
-from concurrent.futures import as_completed, wait
+from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from .. import listing, objects, runtime
-from ..checkpoint.checksum import Checksums
+from ..checkpoint.blocks import Checksums
 from ..errors import ConfigError, NotFoundError, PreconditionFailedError, S3dlioError
 from ..storage.base import Read
 from ..transfer.write import ObjectWriter
@@ -252,15 +252,14 @@ def _dcp_version() -> str | None:
 def _all_of(tasks: Sequence[Task[list[WriteResult]]], stop: threading.Event) -> list[list[WriteResult]]:
     """The results of all tasks. When one fails the others are stopped, and its failure raises when they have ended."""
     try:
-        for task in as_completed(tasks):
-            if task.exception() is not None:
-                break
-        else:
-            return [task.result() for task in tasks]
+        wait(tasks, return_when="FIRST_EXCEPTION")
     finally:
-        stop.set()
+        if not all(task.done() for task in tasks):
+            stop.set()
         wait(tasks)
-    failures = [failure for done in tasks if (failure := done.exception()) is not None]
+    failures = [failure for task in tasks if (failure := task.exception()) is not None]
+    if not failures:
+        return [task.result() for task in tasks]
     raise _portable(next((failure for failure in failures if not isinstance(failure, _StoppedError)), failures[0]))
 
 

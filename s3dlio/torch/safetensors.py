@@ -22,14 +22,29 @@ from .tensors import is_plain, memory_of, pieces
 
 __all__ = ["TensorSlice", "dtype_of", "load_file", "name_of", "safe_open", "save_file", "sharding_of", "write_tensor"]
 
-_DTYPES = {
-    **{"BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "U16": torch.uint16},
-    **{"F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32, "U32": torch.uint32, "F32": torch.float32},
-    **{"I64": torch.int64, "U64": torch.uint64, "F64": torch.float64, "C64": torch.complex64},
-    **{"F8_E5M2": torch.float8_e5m2, "F8_E4M3": torch.float8_e4m3fn},
-    **{"F8_E5M2FNUZ": torch.float8_e5m2fnuz, "F8_E4M3FNUZ": torch.float8_e4m3fnuz},
-    **({"F8_E8M0": torch.float8_e8m0fnu} if hasattr(torch, "float8_e8m0fnu") else {}),
+_TORCH_NAMES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "I64": "int64",
+    "U64": "uint64",
+    "F64": "float64",
+    "C64": "complex64",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
 }
+# Not every torch has the newest.
+_DTYPES = {name: getattr(torch, theirs) for name, theirs in _TORCH_NAMES.items() if hasattr(torch, theirs)}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 

@@ -130,7 +130,7 @@ def without_collectives(base: str) -> None:
     assert loaded["own"].tolist() == [rank + 1] * 5
 
 
-class TwoArguments(Exception):
+class TwoArgumentsError(Exception):
     """Cannot be rebuilt by the other ranks."""
 
     def __init__(self, one: int, two: int) -> None:
@@ -148,14 +148,14 @@ def failing_rank(base: str) -> None:
         def fail(*arguments: Any, loser: int = loser) -> Any:
             result = write(*arguments)
             if rank == loser:
-                raise TwoArguments(1, 2)
+                raise TwoArgumentsError(1, 2)
             return result
 
         StorageWriter._write_file = fail  # type: ignore[method-assign]
         try:
             dcp.save({f"own{rank}": torch.zeros(9)}, uri)
         except CheckpointException as exc:
-            assert "TwoArguments: 1 and 2" in str(exc), exc  # noqa: PT017 - no pytest runs here
+            assert "TwoArgumentsError: 1 and 2" in str(exc), exc  # noqa: PT017 - no pytest runs here
         else:
             raise AssertionError(f"rank {loser} has failed, and rank {rank} does not know it")
         finally:

@@ -64,7 +64,7 @@ def save_on(rank: int, base: str, first: int, rendezvous: str, notes: int) -> No
 
 
 def kill_a_save(base: str, first: int, rendezvous: str) -> int:
-    """Let two ranks save from step `first` on, kill them at some moment after the first; returns the last step they noted."""
+    """Let two ranks save from step `first` on, kill them at some moment; returns the last step they noted."""
     reading, writing = os.pipe()
     ranks = [forked(save_on, rank, base, first, rendezvous, writing) for rank in (0, 1)]
     os.close(writing)
