@@ -44,7 +44,9 @@ _TORCH_NAMES = {
     "F8_E8M0": "float8_e8m0fnu",
 }
 # Not every torch has the newest.
-_DTYPES = {name: getattr(torch, theirs) for name, theirs in _TORCH_NAMES.items() if hasattr(torch, theirs)}
+_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, theirs) for name, theirs in _TORCH_NAMES.items() if hasattr(torch, theirs)
+}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
