@@ -86,6 +86,18 @@ def ddp(base: str) -> None:
     assert_same(state_of(other, other_optimizer), state_of(model, optimizer))
 
 
+def safetensors(base: str) -> None:
+    """The ranks share the tensors of a replicated model."""
+    model, _ = trained(DistributedDataParallel, seed=1)
+    dcp.save(model.state_dict(), base + "hf", format="safetensors", files_per_rank=1)
+    names = [uri.rpartition("/")[2] for uri in s3dlio.list(base + "hf/")]
+    assert names == [*(f"model-0000{number}-of-00002.safetensors" for number in (1, 2)), "model.safetensors.index.json"]
+    other, _ = trained(DistributedDataParallel, seed=2)
+    state = other.state_dict()
+    dcp.load(state, base + "hf", format="safetensors")
+    assert_same(state, model.state_dict())
+
+
 def fsdp(base: str, mesh: DeviceMesh) -> None:
     model, optimizer = trained(sharded_model(mesh), seed=1)
     saved = {**state_of(model, optimizer), "table": distribute_tensor(table(), mesh, [Shard(0)])}
@@ -192,6 +204,7 @@ def main(bases: str, endpoint: str) -> None:
     for base in bases.split(","):
         ddp(base)
         fsdp(base, mesh)
+        safetensors(base)
         from_one_rank(base, mesh)
         failing_rank(base)
         asynchronous(base, "thread")
