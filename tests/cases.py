@@ -27,6 +27,13 @@ _LOCAL = "tests/test_local.py::"
 _DIRECT = "tests/test_fileio.py::"
 _WRITE = "tests/test_write.py::"
 _READ = "tests/test_read.py::"
+_WRITERS = "tests/test_writers.py::"
+_CHECKPOINTS = "tests/test_checkpoints.py::"
+_DELETED_BY_HALF = (
+    "tests/test_checkpoint_catalog.py::TestDeleting::"
+    "test_one_that_is_deleted_by_half_is_no_checkpoint_and_can_be_deleted_again"
+)
+_FAILURES = "tests/test_checkpoint_failures.py::"
 
 CASES = (
     Case("O01", "get, stat, delete, list: key characters", _STORAGE + "test_a_key_is_opaque"),
@@ -171,7 +178,17 @@ CASES = (
         _LOCAL + "TestCrash::test_an_exit_publishes_nothing_and_leaves_nothing",
     ),
     Case("O22", "open_writer, put_bytes on disk: SIGKILL", _LOCAL + "TestCrash::test_kill_in_the_middle_of_writing"),
-    Case("O22", "create_s3_writer with gzip and zstd, MultipartUploadWriter", LATER),
+    Case(
+        "O22",
+        "create_s3_writer and its kin with gzip and zstd",
+        _WRITERS + "test_an_exception_publishes_nothing_and_stays_what_it_is",
+    ),
+    Case(
+        "O22",
+        "save_checkpoint, save_distributed_shard",
+        _FAILURES + "test_an_error_of_the_users_own_data_stays_what_it_is",
+    ),
+    Case("O22", "MultipartUploadWriter", LATER),
     Case(
         "O22",
         "open_writer on s3://",
@@ -184,10 +201,37 @@ CASES = (
     ),
     Case("O22", "safetensors.save_file", "tests/test_torch_safetensors.py::test_a_save_that_fails_leaves_the_old_file"),
     Case("O23", "put_bytes, open_writer", _OBJECTS + "TestWriting::test_empty_data_replaces_the_old_object"),
-    Case("O23", "create_s3_writer, upload, save_checkpoint", LATER),
+    Case("O23", "create_s3_writer and its kin", _WRITERS + "test_empty_output_is_an_object_and_replaces_the_old_one"),
+    Case("O23", "save_checkpoint", _CHECKPOINTS + "TestSingle::test_what_is_hardly_anything_comes_back"),
+    Case("O23", "upload", LATER),
     Case("O23", "open_writer on s3://", "tests/test_s3_uploads.py::test_empty_output_is_an_empty_object"),
     Case("O23", "dcp.save of an empty state", "tests/test_torch_dcp.py::test_an_empty_state_comes_back_as_one"),
     Case("O24", "create_s3_writer: compression", LATER),
+    Case(
+        "O24",
+        "create_filesystem_writer: one frame, finalize again",
+        _WRITERS + "test_one_frame_a_second_finalize_and_a_late_write",
+    ),
+    Case(
+        "O24",
+        "PyWriterOptions: compression",
+        _WRITERS + "TestOptions::test_a_wrong_codec_is_refused_when_it_is_assigned",
+    ),
+    Case(
+        "O24",
+        "PyWriterOptions: level",
+        _WRITERS + "TestOptions::test_a_wrong_level_is_refused_when_it_is_assigned",
+    ),
+    Case(
+        "O24",
+        "several frames are read",
+        "tests/test_compress.py::TestEveryCodec::test_frames_one_behind_the_other_are_all_read",
+    ),
+    Case(
+        "O24",
+        "a stream that is cut",
+        "tests/test_compress.py::TestEveryCodec::test_a_stream_that_ends_within_a_frame_is_an_error",
+    ),
     Case(
         "O25",
         "put_bytes, put_many, open_writer: any buffer",
@@ -195,6 +239,7 @@ CASES = (
     ),
     Case("O25", "write: number of bytes", _WRITE + "TestAsAFile::test_write_returns_the_number_of_bytes_not_of_items"),
     Case("O25", "put_bytes: a BytesView", _OBJECTS + "TestWriting::test_a_view_from_get_can_be_put"),
+    Case("O25", "create_s3_writer and its kin", _WRITERS + "test_any_buffer_counts_as_its_bytes"),
     Case("O25", "put_bytes: 2**31 + 10 bytes", "tests/test_view.py::test_more_than_2_gib_is_written_and_read_whole"),
     Case(
         "O25",
@@ -333,6 +378,24 @@ CASES = (
     Case(
         "O35", "dcp: a copied checkpoint", "tests/test_torch_dcp.py::test_a_checkpoint_that_was_copied_elsewhere_is_complete"
     ),
+    Case(
+        "O34",
+        "save_checkpoint, load_checkpoint: each byte once",
+        _FAILURES + "test_loading_a_shard_reads_each_byte_once",
+    ),
+    Case(
+        "O34",
+        "load_checkpoint: the old format",
+        _CHECKPOINTS + "TestSingle::test_what_torch_wrote_is_read_and_the_reverse",
+    ),
+    Case(
+        "O35",
+        "save_distributed_shard, finalize: a missing rank",
+        _CHECKPOINTS + "TestCommit::test_missing_ranks_are_named_and_nothing_is_committed",
+    ),
+    Case("O35", "a copied checkpoint", _CHECKPOINTS + "TestCommit::test_a_copied_checkpoint_is_complete"),
+    Case("O35", "SIGKILL while saving", "tests/test_checkpoint_crash.py::test_kill_at_random_moments"),
+    Case("O35", "delete_checkpoint: stopped in the middle", _DELETED_BY_HALF),
     Case("O36", "create_async_loader: parquet shapes", LATER),
     Case("O37", "create_async_loader: parquet index cache", LATER),
     Case("O38", "create_tfrecord_index", LATER),
@@ -349,6 +412,8 @@ CASES = (
     Case("O41", "put_bytes, open_writer: umask 027", _LOCAL + "TestPermissions::test_the_mode_follows_the_umask"),
     Case("O41", "create_filesystem_writer, download", LATER),
     Case("O41", "dcp.save: TMPDIR", "tests/test_torch_dcp.py::test_nothing_is_written_outside_of_the_directory"),
+    Case("O41", "create_filesystem_writer", _WRITERS + "test_temporary_file_in_the_targets_own_directory"),
+    Case("O41", "download", LATER),
     Case("O42", "list, get: undecodable name", _LOCAL + "TestNames::test_an_undecodable_name_is_listed_and_read"),
     Case("O42", "put_bytes, get: 255-byte name", _LOCAL + "TestNames::test_the_longest_name_is_written_and_read"),
     Case("O42", "list, get: newline", _LOCAL + "TestNames::test_a_newline_in_a_name"),
@@ -358,6 +423,8 @@ CASES = (
     Case("O42", "ObjectStoreMapDataset", LATER),
     Case("O43", "put_bytes, put_many, open_writer", _LOCAL + "TestFullDisk::test_the_old_object_stays_and_nothing_is_left"),
     Case("O43", "put_many, again after space is freed", _LOCAL + "TestFullDisk::test_after_some_space_is_freed_it_works"),
+    Case("O43", "save_checkpoint, save_distributed_shard", _FAILURES + "test_a_full_disk"),
+    Case("O43", "save_checkpoint: a limit on files", _FAILURES + "test_a_file_that_may_not_grow"),
     Case("O43", "download", LATER),
     Case("O43", "dcp.save", "tests/test_torch_dcp.py::test_a_full_disk_fails_the_save_and_leaves_nothing"),
     Case("O44", "put_bytes, get, get_many: any size", _DIRECT + "test_any_size_is_written_and_read_exactly"),
@@ -368,7 +435,7 @@ CASES = (
         "refused: one warning",
         _DIRECT + "TestWhereItIsRefused::test_everything_works_and_one_warning_names_the_directory",
     ),
-    Case("O44", "create_direct_filesystem_writer", LATER),
+    Case("O44", "create_direct_filesystem_writer", _WRITERS + "test_many_odd_pieces_past_the_page_cache"),
     Case("O45", "list, data sets on az://", LATER),
     Case("O46", "put_bytes on gs://", LATER),
     Case("O47", "DLIO plugin", LATER),

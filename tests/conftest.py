@@ -30,6 +30,16 @@ EXACT_SCHEMES = ("file", "direct", "memory")  # where a key is what it is: Seawe
 SCHEMES = (*EXACT_SCHEMES, "s3")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=20, help="how often a save is killed in the tests of crashes")
+
+
+@pytest.fixture
+def num_kills(request: pytest.FixtureRequest) -> int:
+    """How often a save is killed."""
+    return int(request.config.getoption("--kills"))
+
+
 class Place(Protocol):
     """An empty prefix of a scheme, and raw access to it that goes around s3dlio."""
 

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from .. import listing, objects, runtime
+from .. import uri as uris
 from ..errors import DamagedError, NotEmptyError, NotFoundError
+from ..storage import open_store
 from ..storage.base import HasDirectories, ObjectInfo, Read, Store
 from ..view import empty
 from .formats import COMPRESSED_HEAD_BYTES, HEAD_BYTES, is_checkpoint, is_compressed
@@ -27,6 +29,7 @@ __all__ = [
     "kind_of",
     "latest_checkpoint",
     "list_checkpoints",
+    "place_of",
     "read_manifest",
     "readable_manifest",
     "scan",
@@ -72,6 +75,12 @@ class Level(NamedTuple):
 def directory(uri: str) -> str:
     """The URI as that of a directory: with one slash at its end."""
     return uri if uri.endswith("/") else uri + "/"
+
+
+def place_of(uri: str) -> tuple[Store, str]:
+    """The Store of a directory and the keys' prefix, which ends in a slash; a whole bucket has an empty one."""
+    location = uris.parse(directory(uri))
+    return open_store(location), location.key
 
 
 def scan(uri: str) -> tuple[Level, builtins.list[Level]]:
@@ -211,7 +220,7 @@ def _checkpoints_of(level: Level, names: Iterable[str]) -> Iterator[str]:
 
 def _heads(level: Level, names: Iterable[str], num_bytes: int) -> Iterator[tuple[str, bytes]]:
     """The first bytes of objects, in any order; what has vanished meanwhile is left out."""
-    store, base = objects.resolve(level.uri)
+    store, base = place_of(level.uri)
     reads = (Read(base + name, 0, num_bytes, _destination) for name in names)
     for read, result in store.read_many(reads, window=REQUESTS_IN_FLIGHT):
         if isinstance(result, NotFoundError):
@@ -240,7 +249,7 @@ def delete_checkpoint(uri: str) -> None:
 
 
 def _delete_directory(level: Level) -> None:
-    store, base = objects.resolve(level.uri)
+    store, base = place_of(level.uri)
     data = _data_of(level)
     for kind in KINDS:
         if kind.commit in level.objects:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import builtins
+import logging
 import time
 from collections.abc import Iterable
 
-from .. import objects
 from .. import uri as uris
+from ..errors import S3dlioError
 from ..storage.base import HasUploads, ObjectInfo
-from .catalog import Level, delete_all, delete_checkpoint, directory, kind_of, list_checkpoints, readable_manifest, scan
+from .catalog import Level, delete_all, delete_checkpoint, kind_of, list_checkpoints, place_of, readable_manifest, scan
 from .manifest import FACTS_SUFFIX, MANIFEST_NAME
 
 __all__ = ["STALE_SECONDS", "keep_last", "note_loaded", "note_saved"]
+
+log = logging.getLogger("s3dlio")
 
 STALE_SECONDS = 24 * 3600.0
 _saved: set[str] = set()
@@ -64,13 +67,16 @@ def keep_last(
 def _sweep(uri: str, before: float) -> None:
     here, below = scan(uri)
     for level in (here, *below):
-        store, base = objects.resolve(level.uri)
+        store, base = place_of(level.uri)
         names = _left_over(level, before)
         delete_all(store, (base + name for name in names if not name.endswith(FACTS_SUFFIX)))
         delete_all(store, (base + name for name in names if name.endswith(FACTS_SUFFIX)))
-    store, base = objects.resolve(directory(uri))
+    store, base = place_of(uri)
     if isinstance(store, HasUploads):
-        store.drop_uploads(base, before)
+        try:
+            store.drop_uploads(base, before)
+        except S3dlioError as exc:  # which may need a right of its own, and nothing of it is visible
+            log.warning("unfinished uploads under %s stay: %s", uri, exc)
 
 
 def _left_over(level: Level, before: float) -> builtins.list[str]:

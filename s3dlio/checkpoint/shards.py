@@ -18,7 +18,7 @@ from ..transfer.checksum import Checksum, best_algorithm, parsed
 from ..transfer.compress import Codec
 from ..transfer.write import ObjectWriter
 from ..view import empty
-from .catalog import REQUESTS_IN_FLIGHT, delete_all, directory, read_manifest
+from .catalog import REQUESTS_IN_FLIGHT, delete_all, directory, place_of, read_manifest
 from .checked import CheckedReader
 from .manifest import FACTS_SUFFIX, MANIFEST_NAME, Manifest, Shard, key_of
 
@@ -36,9 +36,13 @@ def new_save_id() -> str:
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + secrets.token_hex(4)
 
 
-def remember_save_id(uri: str, save_id: str) -> None:
-    """The shard `uri` is saved by an id that all ranks know, so that `commit` need not be told."""
-    _save_ids[_split(uri)[0]] = save_id
+def remember_save_id(uri: str, save_id: str | None) -> None:
+    """The shard `uri` is saved by an id that all ranks know, so that `commit` need not be told; None: they know none."""
+    base, _ = _split(uri)
+    if save_id is None:
+        _save_ids.pop(base, None)
+    else:
+        _save_ids[base] = save_id
 
 
 def _split(uri: str) -> tuple[str, str]:
@@ -75,7 +79,7 @@ class ShardWriter:
         base, name = _split(uri)
         _require_uncommitted(base, save_id)
         self._shard = Shard(name, key_of(name, save_id), rank, world_size, save_id, 0, None, "", 0.0)
-        self._store, self._prefix = objects.resolve(base)[0], uris.parse(base).key
+        self._store, self._prefix = place_of(base)
         self._facts = self._prefix + self._shard.key + FACTS_SUFFIX
         self._store.put(self._facts, memoryview(b""))
         checksum = Checksum(best_algorithm())
@@ -150,7 +154,7 @@ def commit(base_uri: str, *, world_size: int, save_id: str | None, timeout: floa
 
 
 def _publish(base: str, manifest: Manifest, previous: Manifest | None, etag: str | None) -> None:
-    store, prefix = objects.resolve(base)[0], uris.parse(base).key
+    store, prefix = place_of(base)
     data = memoryview(manifest.to_bytes())
     try:
         store.put(prefix + MANIFEST_NAME, data, if_absent=etag is None and previous is None, if_match=etag, durable=True)
@@ -164,7 +168,7 @@ def _forget(base: str, previous: Manifest | None, manifest: Manifest) -> None:
     """Delete the shards of the manifest before. The checkpoint is committed, so a failure is no failure of it."""
     if previous is None:
         return
-    store, prefix = objects.resolve(base)[0], uris.parse(base).key
+    store, prefix = place_of(base)
     kept = {shard.key for shard in manifest.shards}
     old = [prefix + shard.key for shard in previous.shards if shard.key not in kept]
     try:
@@ -179,7 +183,7 @@ class _Gathering:
 
     def __init__(self, base: str, world_size: int, save_id: str | None, previous: Manifest | None) -> None:
         self._base, self._world_size, self._save_id = base, world_size, save_id
-        self._store, self._prefix = objects.resolve(base)[0], uris.parse(base).key
+        self._store, self._prefix = place_of(base)
         self._committed = {shard.key for shard in previous.shards} if previous is not None else set()
         self._known: dict[tuple[str, str | None], Shard] = {}  # (name, etag) of facts that were read
         self._foreign: set[int] = set()  # world sizes of shards that do not belong here

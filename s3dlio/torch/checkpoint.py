@@ -125,7 +125,7 @@ def _load(uri: str, weights_only: bool, map_location: Any, progress: bool, *, va
         try:
             return _load_object(uri, arguments, progress, validate)
         except NotFoundError:
-            if not objects.exists(directory(uri) + MANIFEST_NAME):
+            if not any(objects.exists(directory(uri) + kind.commit) for kind in KINDS):
                 raise
 
     def load_all(manifest: Manifest) -> _Shards:
@@ -243,8 +243,7 @@ def save_distributed_shard(
     codec, level = _codec(compress, compression_level)
     this, ranks = current_ranks(rank, world_size)
     chosen = save_id if save_id is not None else _agreed_save_id(this, ranks)
-    if chosen is not None:
-        remember_save_id(uri, chosen)
+    remember_save_id(uri, chosen)
     with _shown(f"save {uri}", progress, this) as shown:
         writer = ShardWriter(
             uri,

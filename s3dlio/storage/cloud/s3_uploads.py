@@ -34,7 +34,7 @@ def drop(perform: Perform, prefix: str, before: float) -> int:
 def _pending(perform: Perform, prefix: str) -> Iterator[PendingUpload]:
     markers: _Markers | None = _Markers()
     while markers is not None:
-        query = [("encoding-type", "url"), ("prefix", prefix), ("uploads", "")]
+        query = [("prefix", prefix), ("uploads", "")]  # no encoding-type: SeaweedFS says that it encodes, and does not
         if markers.key:
             query += [("key-marker", markers.key), ("upload-id-marker", markers.upload_id)]
         body = perform("GET", None, action="list the uploads of", query=sorted(query))

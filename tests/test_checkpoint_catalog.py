@@ -1,0 +1,338 @@
+"""Which checkpoints there are, which is the latest, and what deletion and retention leave at every moment."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import s3dlio
+from s3dlio import errors
+from s3dlio.checkpoint import retention
+from s3dlio.storage import open_store
+from s3dlio.storage.base import HasUploads
+from s3dlio.uri import parse
+
+from .conftest import LocalPlace, Place, S3Place
+from .test_checkpoints import MANIFEST, finalize, has_all, is_state, save_all, state
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture(autouse=True)
+def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests have loaded plays no part."""
+    monkeypatch.setattr(retention, "_loaded", set())
+    monkeypatch.setattr(retention, "_saved", set())
+
+
+def names(root: str, *args: Any) -> list[str]:
+    return [found.uri.removeprefix(root) for found in s3dlio.list_checkpoints(root, *args)]
+
+
+def save_steps(root: str, *numbers: int) -> None:
+    for number in numbers:
+        s3dlio.save_checkpoint(f"{root}step_{number}.pt", state(number))
+
+
+class TestListing:
+    def test_every_kind_is_told_from_what_lies_beside_it(self, place: Place) -> None:
+        root = place.root
+        for name, compress in (("a.pt", False), ("b.pt.zst", True), ("c", "gzip"), ("d.lz4", "lz4")):
+            s3dlio.save_checkpoint(root + name, state(1), compress)
+        with s3dlio.open_writer(root + "old") as file:
+            torch.save(state(1), file, _use_new_zipfile_serialization=False)
+        save_all(root + "dist/", 1)
+        finalize(root + "dist/")
+        save_all(root + "half/", 1)
+        place.put("dcp/.metadata", b"x")
+        place.put("dcp/__0_0.distcp", b"12345")
+        place.put("uncommitted/__0_0.distcp", b"12345")
+        place.put("hf/model.safetensors.index.json", b"{}")
+        place.put("hf/model-00001.safetensors", b"123")
+        place.put("model.safetensors", (2).to_bytes(8, "little") + b"{}")
+        place.put("log.txt", b"started\n")
+        place.put("empty.pt", b"")
+        place.put("deeper/folder/step.pt", place.get("a.pt") or b"")
+        place.put("image.npz", npz())
+        place.put("log.gz", gzipped())
+        singles = ["a.pt", "b.pt.zst", "c", "d.lz4", "model.safetensors", "old"]
+        assert sorted(names(root)) == sorted([*singles, "dist/", "dcp/", "hf/"])
+        kinds = {found.uri.removeprefix(root): (found.kind, found.size) for found in s3dlio.list_checkpoints(root)}
+        assert kinds["dcp/"] == ("dcp", 5)
+        assert kinds["hf/"] == ("huggingface", 3)
+        assert kinds["dist/"][0] == "distributed"
+        assert kinds["a.pt"] == ("single", s3dlio.stat(root + "a.pt")["size"])
+        assert sorted(names(root, "*.pt")) == ["a.pt"]
+        assert sorted(names(root, "d*")) == ["d.lz4", "dcp/", "dist/"]
+
+    def test_they_come_in_the_order_of_their_commits(self, place: Place) -> None:
+        """And those of the same second in natural order, since S3 knows no finer times."""
+        save_steps(place.root, 9, 10, 11)
+        assert names(place.root) == ["step_9.pt", "step_10.pt", "step_11.pt"]
+        assert s3dlio.latest_checkpoint(place.root) == place.root + "step_11.pt"
+
+    def test_time_comes_before_names(self, tmp_path: Path) -> None:
+        save_steps(f"file://{tmp_path}/", 1, 2, 3)
+        os.utime(tmp_path / "step_3.pt", (1, 1))
+        assert names(f"file://{tmp_path}/") == ["step_3.pt", "step_1.pt", "step_2.pt"]
+
+    def test_nothing_there_is_no_checkpoint_and_a_failure_is_an_error(self, s3_place: S3Place) -> None:
+        assert s3dlio.list_checkpoints(s3_place.root + "nothing/") == []
+        assert s3dlio.latest_checkpoint(s3_place.root + "nothing") is None
+        with pytest.raises(errors.S3dlioError):
+            s3dlio.latest_checkpoint("s3://no-such-bucket-here/checkpoints/")
+
+    def test_what_vanishes_while_it_is_looked_at_is_left_out(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        save_steps(place.root, 1, 2)
+        save_all(place.root + "d/", 1)
+        finalize(place.root + "d/")
+        walk = s3dlio.listing.walk  # type: ignore[attr-defined]
+
+        def vanishing(*args: Any, **options: Any) -> Any:
+            found = list(walk(*args, **options))
+            s3dlio.delete(place.root + "step_2.pt")
+            s3dlio.delete(place.root + "d/" + MANIFEST)
+            return iter(found)
+
+        monkeypatch.setattr("s3dlio.listing.walk", vanishing)
+        assert names(place.root) == ["step_1.pt"]
+
+
+def npz() -> bytes:
+    import io
+
+    file = io.BytesIO()
+    np.savez(file, x=np.arange(3))
+    return file.getvalue()
+
+
+def gzipped() -> bytes:
+    import gzip
+
+    return gzip.compress(b"a log\n" * 100)
+
+
+class TestDeleting:
+    def test_exactly_the_checkpoint_goes(self, place: Place) -> None:
+        save_steps(place.root, 1, 11)
+        for number in (1, 2):
+            save_all(f"{place.root}d{number}/", number)
+            finalize(f"{place.root}d{number}/")
+        place.put("d1/notes.txt", b"mine")
+        place.put("dcp/.metadata", b"x")
+        place.put("dcp/__0_0.distcp", b"12345")
+        for name in ("step_1.pt", "d1/", "dcp", "d2", "missing", "missing/"):
+            s3dlio.delete_checkpoint(place.root + name)
+        assert place.keys() == ["d1/notes.txt", "step_11.pt"]
+        if isinstance(place, LocalPlace):
+            assert sorted(path.name for path in place.folder.iterdir()) == ["d1", "step_11.pt"], "no empty directory is left"
+
+    @pytest.mark.parametrize("kind", ["distributed", "dcp"])
+    def test_one_that_is_deleted_by_half_is_no_checkpoint_and_can_be_deleted_again(
+        self, place: Place, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Stopped after each single delete in turn."""
+        store = open_store(parse(place.root))
+        delete = type(store).delete
+        left = 0
+        num_stops = 0
+
+        def dying(self: Any, key: str) -> None:
+            nonlocal left
+            if left == 0:
+                raise errors.S3dlioError("stopped")
+            left -= 1
+            delete(self, key)
+
+        monkeypatch.setattr("s3dlio.checkpoint.catalog.REQUESTS_IN_FLIGHT", 1)
+        for stop in range(1, 8):
+            if kind == "distributed":
+                save_all(place.root + "d/", 1)
+                finalize(place.root + "d/")
+            else:
+                place.put_all([f"d/__{rank}_0.distcp" for rank in range(3)], b"x")
+                place.put("d/.metadata", b"x")
+            left = stop
+            monkeypatch.setattr(type(store), "delete", dying)
+            try:
+                s3dlio.delete_checkpoint(place.root + "d/")
+            except errors.S3dlioError:
+                num_stops += 1
+                assert s3dlio.list_checkpoints(place.root) == []
+                assert s3dlio.list_checkpoints(place.root + "d/") == []
+            monkeypatch.setattr(type(store), "delete", delete)
+            s3dlio.delete_checkpoint(place.root + "d/")
+            if kind == "distributed":
+                assert place.keys() == []
+            for key in sorted(place.keys()):
+                s3dlio.delete(place.root + key)
+        assert num_stops >= 2
+
+
+class TestRetention:
+    def test_the_newest_are_kept(self, place: Place) -> None:
+        save_steps(place.root, 1, 2, 3, 4, 5)
+        place.put("log.txt", b"mine")
+        deleted = s3dlio.keep_last(place.root, 2)
+        assert deleted == [f"{place.root}step_{number}.pt" for number in (1, 2, 3)]
+        assert place.keys() == ["log.txt", "step_4.pt", "step_5.pt"]
+        assert s3dlio.keep_last(place.root, 2) == []
+        assert s3dlio.keep_last(place.root, 1) == [place.root + "step_4.pt"]
+        assert is_state(s3dlio.load_checkpoint(place.root + "step_5.pt"), 5)
+
+    @pytest.mark.parametrize("n", [0, -1, True, 1.0, "2", None])
+    def test_fewer_than_one_is_refused(self, n: Any, tmp_path: Path) -> None:
+        save_steps(f"file://{tmp_path}/", 1)
+        with pytest.raises(ValueError, match="the newest checkpoint is always kept"):
+            s3dlio.keep_last(f"file://{tmp_path}/", n)
+        assert names(f"file://{tmp_path}/") == ["step_1.pt"]
+
+    def test_what_a_run_resumed_from_is_kept(self, place: Place) -> None:
+        """Loaded, and not saved, by this process; or protected, as what another process loaded."""
+        save_steps(place.root, 1, 2, 3)
+        save_all(place.root + "d/", 1)
+        finalize(place.root + "d/")
+        retention._saved.clear()  # another process did
+        s3dlio.load_distributed_shard(place.root + "d", 0)
+        s3dlio.load_checkpoint(place.root + "step_1.pt")
+        save_steps(place.root, 4, 5, 6)
+        s3dlio.load_checkpoint(place.root + "step_4.pt")  # its own, to look at it
+        s3dlio.keep_last(place.root, 1, protect=[place.root + "step_2.pt"])
+        assert sorted(names(place.root)) == ["d/", "step_1.pt", "step_2.pt", "step_6.pt"]
+        assert has_all(place.root + "d/", 1)
+
+    def test_only_what_the_pattern_names_goes(self, place: Place) -> None:
+        save_steps(place.root, 1, 2)
+        s3dlio.save_checkpoint(place.root + "best.pt", state(7))
+        save_steps(place.root, 3)
+        s3dlio.keep_last(place.root, 1, pattern="step_*")
+        assert sorted(names(place.root)) == ["best.pt", "step_3.pt"]
+
+    def test_the_rest_of_dead_saves_goes_when_it_is_old(self, place: Place) -> None:
+        save_all(place.root + "d/", 1)
+        finalize(place.root + "d/")
+        committed = place.keys()
+        s3dlio.save_distributed_shard(place.root + "d/shard_0.bin", state(9), 0, 2, save_id="dead")
+        place.put("d/shard_1.bin.dead.s3dlio-shard.json", b"")  # killed while it wrote
+        place.put("d/shard_1.bin.dead", b"half")
+        s3dlio.save_distributed_shard(place.root + "e/shard_0.bin", state(9), 0, 2)
+        place.put("f/__0_0.distcp", b"x")
+        everything = place.keys()
+        assert s3dlio.keep_last(place.root, 1) == []
+        assert place.keys() == everything, "a save may be on its way"
+        s3dlio.keep_last(place.root, 1, stale_after=-5)
+        assert place.keys() == committed
+        assert has_all(place.root + "d/", 1)
+
+    def test_a_damaged_manifest_lets_nothing_be_swept(self, place: Place) -> None:
+        save_all(place.root + "d/", 1)
+        finalize(place.root + "d/")
+        place.put("d/" + MANIFEST, b"{")
+        everything = place.keys()
+        s3dlio.keep_last(place.root, 1, stale_after=-5)
+        assert place.keys() == everything
+
+
+class TestUploadsThatNobodyEnded:
+    def test_old_temporary_files_go(self, local_place: LocalPlace) -> None:
+        store = open_store(parse(local_place.root))
+        assert isinstance(store, HasUploads)
+        (local_place.folder / "d").mkdir()
+        old = [local_place.folder / name for name in (".k.s3dlio-1-00000000.tmp", "d/.k.s3dlio-12-0123abcd.tmp")]
+        kept = [
+            local_place.folder / name for name in (".k.tmp", "d/k.s3dlio-12-0123abcd.tmp", "d/.new.s3dlio-1-0123abcd.tmp")
+        ]
+        for path in (*old, *kept):
+            path.write_bytes(b"x")
+            os.utime(path, (1000, 1000))
+        os.utime(kept[-1])
+        other = local_place.root + "other/"
+        assert store.drop_uploads(parse(other).key, time.time() - 60) == 0
+        assert store.drop_uploads(parse(local_place.root).key, time.time() - 60) == 2
+        assert not any(path.exists() for path in old)
+        assert all(path.exists() for path in kept)
+
+    def test_old_uploads_to_s3_are_aborted(self, s3_place: S3Place) -> None:
+        prefixes = ("a b+/", "other/")
+        for prefix in prefixes:
+            for number in range(2):
+                s3_place.client.create_multipart_upload(Bucket=s3_place.bucket, Key=f"{s3_place.prefix}{prefix}{number}")
+        store = open_store(parse(s3_place.root))
+        assert isinstance(store, HasUploads)
+        key = parse(s3_place.root + prefixes[0]).key
+        assert store.drop_uploads(key, time.time() - 3600) == 0
+        assert len(s3_place.uploads()) == 4
+        assert store.drop_uploads(key, time.time() + 3600) == 2
+        assert sorted(s3_place.uploads()) == ["other/0", "other/1"]
+        s3dlio.keep_last(s3_place.root, 1, stale_after=-3600)
+        assert s3_place.uploads() == []
+
+    def test_a_server_that_lists_none_is_no_obstacle(
+        self, s3_place: S3Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def refuse(*args: object) -> int:
+            raise errors.AccessDeniedError("no ListBucketMultipartUploads for you")
+
+        monkeypatch.setattr("s3dlio.storage.cloud.s3_uploads.drop", refuse)
+        save_steps(s3_place.root, 1, 2)
+        assert s3dlio.keep_last(s3_place.root, 1) == [s3_place.root + "step_1.pt"]
+        assert "no ListBucketMultipartUploads for you" in caplog.text
+
+    def test_a_writer_goes_on_while_others_are_swept(self, place: Place) -> None:
+        with s3dlio.open_writer(place.root + "k") as file:
+            file.write(bytes(9 * MIB))
+            s3dlio.keep_last(place.root, 1)
+            file.write(b"end")
+        assert s3dlio.stat(place.root + "k")["size"] == 9 * MIB + 3
+
+
+PAGES = [
+    b"<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><EncodingType>url</EncodingType>"
+    b"<NextKeyMarker>p/a+b</NextKeyMarker><NextUploadIdMarker>u1</NextUploadIdMarker>"
+    b"<Upload><Key>p/a+b</Key><UploadId>u1</UploadId><Initiated>2020-01-01T00:00:00.000Z</Initiated></Upload>"
+    b"</ListMultipartUploadsResult>",
+    b"<ListMultipartUploadsResult><IsTruncated>false</IsTruncated>"
+    b"<Upload><Key>p/c</Key><UploadId>u2</UploadId><Initiated>2020-01-01T00:00:00.000Z</Initiated></Upload>"
+    b"<Upload><Key>p/new</Key><UploadId>u3</UploadId><Initiated>2999-01-01T00:00:00.000Z</Initiated></Upload>"
+    b"<Upload><Key>elsewhere</Key><UploadId>u4</UploadId><Initiated>2020-01-01T00:00:00.000Z</Initiated></Upload>"
+    b"</ListMultipartUploadsResult>",
+]
+
+
+def test_the_list_of_uploads_is_read_page_by_page() -> None:
+    from s3dlio.storage.cloud import s3_uploads
+
+    asked: list[tuple[str, str | None, dict[str, str]]] = []
+    pages = iter(PAGES)
+
+    def perform(method: str, key: str | None, *, action: str, query: Any) -> bytes:
+        asked.append((method, key, dict(query)))
+        if key == "p/c":
+            raise errors.NotFoundError("ended meanwhile")
+        return next(pages) if method == "GET" else b""
+
+    assert s3_uploads.drop(perform, "p/", time.time()) == 2
+    assert asked[1][2]["key-marker"] == "p/a b"
+    assert asked[1][2]["upload-id-marker"] == "u1"
+    assert [(method, key, query.get("uploadId")) for method, key, query in asked[2:]] == [
+        ("DELETE", "p/a b", "u1"),
+        ("DELETE", "p/c", "u2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<ListMultipartUploadsResult>", b"<Other/>", PAGES[0].replace(b"NextKeyMarker", b"X")]
+)
+def test_a_broken_list_of_uploads_is_an_error(body: bytes) -> None:
+    from s3dlio.storage.cloud import s3_uploads
+
+    answer: Callable[..., bytes] = lambda *args, **options: body  # noqa: E731
+    with pytest.raises(errors.S3dlioError, match="cannot list the uploads under p/"):
+        s3_uploads.drop(answer, "p/", 0.0)
