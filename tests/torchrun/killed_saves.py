@@ -91,6 +91,7 @@ def check(base: str, noted: int, report: str) -> None:
     committed = [name.partition("/")[0] for name in names if name.startswith("step_") and name.endswith("/.metadata")]
     complete = sorted(int(name.removeprefix("step_")) for name in committed)
     assert complete[-1] >= noted, (complete, noted)
+    assert s3dlio.latest_checkpoint(base, "step_*") == f"{base}step_{complete[-1]}/"
     for name, least in (("last", noted), (f"step_{complete[-1]}", complete[-1]), (f"step_{complete[-2]}", complete[-2])):
         state = {key: torch.zeros_like(value) if key != "step" else 0 for key, value in checkpoint_of(0).items()}
         dcp.load(state, base + name)
