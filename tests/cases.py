@@ -373,11 +373,6 @@ CASES = (
         "tests/test_torch_checkpoint.py::test_300_tensors_come_back_and_each_byte_is_read_once",
     ),
     Case("O34", "torch.save, torch.load: the old format", "tests/test_torch_checkpoint.py::test_the_old_format_comes_back"),
-    Case("O35", "save_distributed_shard, finalize", LATER),
-    Case("O35", "dcp.save: killed", "tests/test_torch_dcp_ranks.py::test_a_save_that_is_killed_anywhere_leaves_what_loads"),
-    Case(
-        "O35", "dcp: a copied checkpoint", "tests/test_torch_dcp.py::test_a_checkpoint_that_was_copied_elsewhere_is_complete"
-    ),
     Case(
         "O34",
         "save_checkpoint, load_checkpoint: each byte once",
@@ -387,6 +382,11 @@ CASES = (
         "O34",
         "load_checkpoint: the old format",
         _CHECKPOINTS + "TestSingle::test_what_torch_wrote_is_read_and_the_reverse",
+    ),
+    Case("O35", "save_distributed_shard, finalize", LATER),
+    Case("O35", "dcp.save: killed", "tests/test_torch_dcp_ranks.py::test_a_save_that_is_killed_anywhere_leaves_what_loads"),
+    Case(
+        "O35", "dcp: a copied checkpoint", "tests/test_torch_dcp.py::test_a_checkpoint_that_was_copied_elsewhere_is_complete"
     ),
     Case(
         "O35",
