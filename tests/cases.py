@@ -208,11 +208,19 @@ CASES = (
         "open_writer on s3://",
         "tests/test_s3_uploads.py::test_an_exception_of_the_user_publishes_nothing_and_stays_what_it_is",
     ),
+    Case(
+        "O22",
+        "dcp.save: an item that fails",
+        "tests/test_torch_dcp.py::TestFailingSave::test_an_item_that_cannot_be_pickled",
+    ),
+    Case("O22", "safetensors.save_file", "tests/test_torch_safetensors.py::test_a_save_that_fails_leaves_the_old_file"),
     Case("O23", "put_bytes, open_writer", _OBJECTS + "TestWriting::test_empty_data_replaces_the_old_object"),
     Case("O23", "create_s3_writer and its kin", _WRITERS + "test_empty_output_is_an_object_and_replaces_the_old_one"),
     Case("O23", "save_checkpoint", _CHECKPOINTS + "TestSingle::test_what_is_hardly_anything_comes_back"),
     Case("O23", "upload", LATER),
     Case("O23", "open_writer on s3://", "tests/test_s3_uploads.py::test_empty_output_is_an_empty_object"),
+    Case("O23", "dcp.save of an empty state", "tests/test_torch_dcp.py::test_an_empty_state_comes_back_as_one"),
+    Case("O24", "create_s3_writer: compression", LATER),
     Case(
         "O24",
         "create_filesystem_writer: one frame, finalize again",
@@ -251,6 +259,11 @@ CASES = (
         "O25",
         "str, int, None, list",
         _OBJECTS + "TestWrongArguments::test_a_payload_is_a_buffer_and_nothing_is_written_otherwise",
+    ),
+    Case(
+        "O25",
+        "dcp.save, safetensors.save_file: tensors in any order",
+        "tests/test_torch_safetensors.py::test_tensors_in_any_order_of_memory_are_written",
     ),
     Case(
         "O26",
@@ -405,7 +418,11 @@ CASES = (
     Case("O33", "get, get_range around chunk borders", _READ + "test_ranges_around_every_chunk_border_of_a_large_object"),
     Case("O33", "get_range: any offset and length", _READ + "test_a_range_is_the_slice_whatever_the_chunks"),
     Case("O33", "MultiEndpointStore.get_range", LATER),
-    Case("O34", "distributed checkpoint", LATER),
+    Case(
+        "O34",
+        "dcp.save, dcp.load",
+        "tests/test_torch_dcp.py::test_every_kind_of_tensor_comes_back_and_each_byte_is_read_once",
+    ),
     Case(
         "O34",
         "torch.save, torch.load",
@@ -421,6 +438,11 @@ CASES = (
         "O34",
         "load_checkpoint: the old format",
         _CHECKPOINTS + "TestSingle::test_what_torch_wrote_is_read_and_the_reverse",
+    ),
+    Case("O35", "save_distributed_shard, finalize", LATER),
+    Case("O35", "dcp.save: killed", "tests/test_torch_dcp_ranks.py::test_a_save_that_is_killed_anywhere_leaves_what_loads"),
+    Case(
+        "O35", "dcp: a copied checkpoint", "tests/test_torch_dcp.py::test_a_checkpoint_that_was_copied_elsewhere_is_complete"
     ),
     Case(
         "O35",
@@ -457,6 +479,8 @@ CASES = (
     Case("O41", "put_bytes: sticky directory", _LOCAL + "TestPermissions::test_anothers_file_in_a_sticky_directory_stays"),
     Case("O41", "put_bytes: read-only target", _LOCAL + "TestPermissions::test_a_read_only_file_is_replaced_as_rename_does"),
     Case("O41", "put_bytes, open_writer: umask 027", _LOCAL + "TestPermissions::test_the_mode_follows_the_umask"),
+    Case("O41", "create_filesystem_writer, download", LATER),
+    Case("O41", "dcp.save: TMPDIR", "tests/test_torch_dcp.py::test_nothing_is_written_outside_of_the_directory"),
     Case("O41", "create_filesystem_writer", _WRITERS + "test_temporary_file_in_the_targets_own_directory"),
     Case("O41", "download", LATER),
     Case("O42", "list, get: undecodable name", _LOCAL + "TestNames::test_an_undecodable_name_is_listed_and_read"),
@@ -471,6 +495,7 @@ CASES = (
     Case("O43", "save_checkpoint, save_distributed_shard", _FAILURES + "test_a_full_disk"),
     Case("O43", "save_checkpoint: a limit on files", _FAILURES + "test_a_file_that_may_not_grow"),
     Case("O43", "download", LATER),
+    Case("O43", "dcp.save", "tests/test_torch_dcp.py::test_a_full_disk_fails_the_save_and_leaves_nothing"),
     Case("O44", "put_bytes, get, get_many: any size", _DIRECT + "test_any_size_is_written_and_read_exactly"),
     Case("O44", "get, get_many: the flag is set", _DIRECT + "TestTheFlagIsSet::test_reads_go_past_the_page_cache"),
     Case("O44", "open_writer: 10 x 999 bytes", _DIRECT + "TestTheFlagIsSet::test_a_writer_of_many_pieces_writes_blocks"),

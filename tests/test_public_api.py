@@ -150,6 +150,13 @@ FOLDERS = ("checkpoint", "data", "transfer", "storage.cloud")  # without names o
 MODULES = [
     importlib.import_module(found.name)
     for found in pkgutil.walk_packages(s3dlio.__path__, "s3dlio.")
+    if found.name
+    not in (
+        "s3dlio.checkpoint",
+        "s3dlio.data",
+        "s3dlio.transfer",
+        "s3dlio.storage.cloud",
+    )  # folders without names of their own
     if found.name.removeprefix("s3dlio.") not in FOLDERS
 ]
 

@@ -25,14 +25,14 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> str:
     return fill(f"file://{tmp_path_factory.mktemp('objects')}/", NUM_OBJECTS)
 
 
-def torchrun(num_ranks: int, *arguments: object) -> int:
+def torchrun(num_ranks: int, *arguments: object, script: Path = SCRIPT) -> int:
     """Run the script's ranks on this machine's own address only; returns the exit code."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     address = ["--master-addr", "127.0.0.1", "--master-port", str(port)]
     ranks = ["--nnodes", "1", "--nproc-per-node", str(num_ranks), "--max-restarts", "0"]
     job = subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *ranks, *address, str(SCRIPT), *map(str, arguments)],
+        [sys.executable, "-m", "torch.distributed.run", *ranks, *address, str(script), *map(str, arguments)],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         stderr=subprocess.PIPE,
         text=True,

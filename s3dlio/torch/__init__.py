@@ -1,6 +1,11 @@
-"""PyTorch: datasets, sampler, resumable loader, and checkpoints through `torch.save` and `torch.load`."""
+"""PyTorch: datasets, sampler, resumable loader, and checkpoints: by `torch.save`, distributed (`dcp`), as safetensors.
+
+The modules `dcp`, `lightning` and `safetensors` are loaded when they are first used.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 try:
     import torch as _torch  # noqa: F401 - the room is of no use without it
@@ -13,4 +18,44 @@ from .dataset import ObjectStoreIterableDataset, ObjectStoreMapDataset
 from .loader import Loader, loader
 from .sampler import ResumableSampler
 
-__all__ = ["Loader", "ObjectStoreIterableDataset", "ObjectStoreMapDataset", "ResumableSampler", "loader"]
+if TYPE_CHECKING:
+    from . import dcp, lightning, safetensors
+    from .dcp_reader import StorageReader
+    from .dcp_safetensors import SafetensorsReader, SafetensorsWriter
+    from .dcp_writer import StorageWriter
+
+__all__ = [
+    "Loader",
+    "ObjectStoreIterableDataset",
+    "ObjectStoreMapDataset",
+    "ResumableSampler",
+    "SafetensorsReader",
+    "SafetensorsWriter",
+    "StorageReader",
+    "StorageWriter",
+    "dcp",
+    "lightning",
+    "loader",
+    "safetensors",
+]
+
+# Loaded late, because torch.distributed.checkpoint and lightning take long to import.
+_LATE = {
+    "SafetensorsReader": "dcp_safetensors",
+    "SafetensorsWriter": "dcp_safetensors",
+    "StorageReader": "dcp_reader",
+    "StorageWriter": "dcp_writer",
+}
+_ROOMS = ("dcp", "lightning", "safetensors")
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    from ..loading import gate
+
+    if name not in _LATE and name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with gate:
+        module = importlib.import_module(f".{_LATE.get(name, name)}", __name__)
+    return getattr(module, name) if name in _LATE else module

@@ -1,0 +1,186 @@
+"""Distributed checkpoints as safetensors, in the layout of Hugging Face: what other tools read without conversion.
+
+`model-0000i-of-0000n.safetensors` hold the tensors, `model.safetensors.index.json` says which holds which, and commits the
+checkpoint. Layout: https://huggingface.co/docs/safetensors and torch.distributed.checkpoint.hf_storage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
+from torch.distributed.checkpoint.storage import WriteResult
+
+from .. import objects, runtime
+from ..checkpoint import safetensors as layout
+from ..errors import ConfigError, DamagedError, NotFoundError, S3dlioError
+from ..storage.base import ObjectInfo
+from ..transfer.write import ObjectWriter
+from . import dcp_plan
+from .dcp_plan import Facts
+from .dcp_reader import StorageReader
+from .dcp_writer import Resolve, StorageWriter
+from .safetensors import dtype_of, name_of, sharding_of, write_tensor
+
+__all__ = ["INDEX", "SafetensorsReader", "SafetensorsWriter"]
+
+INDEX = "model.safetensors.index.json"
+SUFFIX = ".safetensors"
+HEADERS_IN_FLIGHT = 16
+
+
+class SafetensorsWriter(StorageWriter):
+    """Save whole tensors to the directory `checkpoint_id` as safetensors; otherwise as `StorageWriter`.
+
+    Ranks share the tensors and write at most `files_per_rank` files each. The format has neither pieces of tensors nor
+    other objects: gather a sharded model first, as with `StateDictOptions(full_state_dict=True)`. It has no checksums
+    either, and its file names are fixed, so a checkpoint that stands there is refused; with `overwrite` it is gone as soon
+    as the new one begins.
+    """
+
+    def __init__(self, checkpoint_id: str | os.PathLike[str], *, files_per_rank: int = 1, overwrite: bool = False) -> None:
+        self._old_names: set[str] = set()
+        super().__init__(checkpoint_id, files_per_rank=files_per_rank, overwrite=overwrite)
+
+    @property
+    def _metadata_uri(self) -> str:
+        return self._uri + INDEX
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Refuse what the format does not hold."""
+        if not self._use_collectives:
+            raise ConfigError("safetensors need one plan of all ranks: leave use_collectives=False out")
+        for item in plan.items:
+            data = item.tensor_data
+            if data is None:
+                raise ConfigError(f"{item.index.fqn} is no tensor, and safetensors holds no others: leave it out")
+            if tuple(data.chunk.sizes) != tuple(data.size):
+                raise ConfigError(f"{item.index.fqn} is a piece of a sharded tensor: gather it first (full_state_dict=True)")
+            name_of(data.properties.dtype)
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Number the files of all ranks; and remove the index of what is to be overwritten."""
+        dealt = [dcp_plan.split_items(plan.items, self.files_per_rank) for plan in plans]
+        num_files = sum(map(len, dealt))
+        numbers = iter(range(1, num_files + 1))
+        if self._old is not None:
+            objects.delete(self._metadata_uri)
+            self._old_names, self._old, self._old_etag = self._names_in(self._old), None, None
+        names = [[f"model-{next(numbers):05d}-of-{num_files:05d}{SUFFIX}" for _ in files] for files in dealt]
+        return [dataclasses.replace(plan, storage_data=mine) for plan, mine in zip(plans, names, strict=True)]
+
+    def _files_of(self, plan: SavePlan) -> list[tuple[str, list[WriteItem]]]:
+        dealt = dcp_plan.split_items(plan.items, self.files_per_rank)
+        return list(zip(plan.storage_data, dealt, strict=True))
+
+    def _write_items(self, file: ObjectWriter, name: str, items: Sequence[WriteItem], resolve: Resolve) -> list[WriteResult]:
+        facts = {}
+        for item in items:
+            assert item.tensor_data is not None
+            facts[item.index.fqn] = name_of(item.tensor_data.properties.dtype), tuple(item.tensor_data.chunk.sizes)
+        head, header = layout.arrange(facts, {"format": "pt"})
+        file.write(head)
+        by_name = {item.index.fqn: item for item in items}
+        results = []
+        for fqn, info in header.tensors.items():
+            data = resolve(by_name[fqn])
+            assert isinstance(data, torch.Tensor)
+            if (name_of(data.dtype), tuple(data.size())) != (info.dtype, info.shape):
+                raise S3dlioError(f"{fqn} has changed while it was saved: {tuple(data.size())}, not {info.shape}")
+            write_tensor(file, data)
+            start, length = header.data_start + info.start, info.end - info.start
+            stored = dcp_plan.info_of(name, start, length, Facts(start, length, None, is_raw=True))
+            results.append(WriteResult(by_name[fqn].index, length, stored))
+        return results
+
+    def _rendered(self, metadata: Metadata) -> bytes:
+        infos = {index.fqn: info for index, info in metadata.storage_data.items()}
+        size = sum(info.length for info in infos.values())
+        content = {
+            "metadata": {"total_size": size},
+            "weight_map": {name: infos[name].relative_path for name in sorted(infos)},
+        }
+        return (json.dumps(content, indent=2) + "\n").encode()
+
+    def _names_in(self, rendered: bytes) -> set[str]:
+        return _files_in(rendered, self._metadata_uri)
+
+    def _remove_old(self, kept: set[str]) -> None:
+        for name in sorted(self._old_names - kept):
+            objects.delete(self._uri + name)
+
+
+class SafetensorsReader(StorageReader):
+    """Load tensors from the safetensors files in the directory `checkpoint_id`; otherwise as `StorageReader`.
+
+    The files that the index names, or without one all of them, also pieces that torch's own writer of sharded safetensors
+    left. Reading metadata costs one request per file.
+    """
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """Read the headers of all files."""
+        tensors: dict[str, TensorStorageMetadata] = {}
+        storage_data = {}
+        for name, header in self._headers():
+            places = sharding_of(header.metadata)
+            for fqn, info in header.tensors.items():
+                offsets = torch.Size(places.get(fqn, [0] * len(info.shape)))
+                chunk = ChunkStorageMetadata(offsets, torch.Size(info.shape))
+                size = torch.Size(offset + length for offset, length in zip(offsets, info.shape, strict=True))
+                known = tensors.setdefault(
+                    fqn, TensorStorageMetadata(TensorProperties(dtype=dtype_of(info.dtype)), size, [])
+                )
+                known.chunks.append(chunk)
+                known.size = torch.Size(map(max, known.size, size))
+                start, length = header.data_start + info.start, info.end - info.start
+                facts = Facts(start, length, None, is_raw=True)
+                storage_data[MetadataIndex(fqn, offsets)] = dcp_plan.info_of(name, start, length, facts)
+        return Metadata(dict(tensors), storage_data=storage_data, storage_meta=StorageMeta(load_id=self.load_id))
+
+    def _headers(self) -> Iterator[tuple[str, layout.Header]]:
+        names = self._names()
+        if not names:
+            raise NotFoundError(f"{self._uri} holds no safetensors files")
+        store, folder = objects.resolve(self._uri)
+
+        def read(name: str) -> tuple[layout.Header, ObjectInfo]:
+            return layout.read_header(store, folder + name)
+
+        found = {}
+        for name, result in runtime.each(read, names, window=HEADERS_IN_FLIGHT):
+            if isinstance(result, BaseException):
+                raise result
+            found[name] = result[0]
+        return iter([(name, found[name]) for name in names])
+
+    def _names(self) -> list[str]:
+        try:
+            index = objects.get(self._uri + INDEX).tobytes()
+        except NotFoundError:
+            entries = objects.list(self._uri)
+            return [entry[len(self._uri) :] for entry in entries if entry.endswith(SUFFIX)]
+        return sorted(_files_in(index, self._uri + INDEX))
+
+
+def _files_in(index: bytes, uri: str) -> set[str]:
+    try:
+        names = set(json.loads(index)["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise DamagedError(f"{uri} is damaged or no index of safetensors ({exc!r}): restore it") from exc
+    if not all(isinstance(name, str) and "/" not in name for name in names):
+        raise DamagedError(f"{uri} names files that lie elsewhere: it is damaged")
+    return names

@@ -1,0 +1,316 @@
+"""`StorageWriter`: torch.distributed.checkpoint writes to every scheme.
+
+Written from the protocol of `torch.distributed.checkpoint.storage`. Its calls, in this order: `reset`; on all ranks
+`set_up_storage_writer`, `prepare_local_plan`; on the coordinator `prepare_global_plan`; on all ranks `write_data`; and
+when all of them have succeeded, on the coordinator `finish`, whose one atomic put makes the checkpoint exist.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future as Task
+from concurrent.futures import wait
+from contextlib import suppress
+from functools import partial
+from math import inf
+from typing import Any, TypeAlias
+
+import torch
+from torch.distributed.checkpoint import storage
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from .. import listing, objects, runtime
+from ..checkpoint.blocks import Checksums
+from ..errors import ConfigError, NotFoundError, PreconditionFailedError, S3dlioError
+from ..storage.base import Read
+from ..transfer.write import ObjectWriter
+from ..view import empty
+from . import dcp_metadata, dcp_plan
+from .archive import save_into
+from .dcp_plan import Facts
+from .dcp_zip import RawTensor, archive_around
+from .tensors import is_plain, pieces
+
+__all__ = ["NOT_COMMITTED", "Resolve", "StorageWriter", "as_uri", "checkpoint_uri"]
+
+Resolve: TypeAlias = Callable[[WriteItem], "torch.Tensor | io.BytesIO"]
+
+NOT_COMMITTED = "Nothing was committed: what stood there before stands."  # a note that travels to the other ranks
+FILE_BYTES = 32 * 1024 * 1024  # a file of its own pays from here on
+
+
+def as_uri(path: str | os.PathLike[str]) -> str:
+    """A URI as it is, and a plain path as one of `file://`."""
+    text = os.fspath(path)
+    return text if "://" in text else f"file://{text}"
+
+
+def checkpoint_uri(checkpoint_id: str | os.PathLike[str]) -> str:
+    """The directory of a checkpoint as a URI with a slash at its end."""
+    uri = as_uri(checkpoint_id)
+    return uri if uri.endswith("/") else uri + "/"
+
+
+class StorageWriter(storage.StorageWriter):
+    """Save to the directory `checkpoint_id`, a URI of any scheme or a path.
+
+    Each rank writes at most `files_per_rank` objects at once, straight from the tensors' memory, in parts; beyond that it
+    needs memory for the parts in flight, whatever the size of the model. The files carry an id of this save, so a
+    checkpoint that stood in the directory stays whole until the new one is committed, and is then removed; with
+    `overwrite=False` it is refused instead. Of two saves into one directory that overlap, the later commit fails on
+    stores that know conditional writes.
+
+    Any failure, in any thread, raises from `save` on every rank. Pickles for spawned processes; one save at a time.
+    """
+
+    def __init__(self, checkpoint_id: str | os.PathLike[str], *, files_per_rank: int = 4, overwrite: bool = True) -> None:
+        if files_per_rank < 1:
+            raise ConfigError(f"files_per_rank={files_per_rank}: at least one file is needed")
+        self.files_per_rank = files_per_rank
+        self.overwrite = overwrite
+        self.reset(checkpoint_id)
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begin another save, elsewhere when told."""
+        if checkpoint_id is not None:
+            self._uri = checkpoint_uri(checkpoint_id)
+            objects.resolve(self._uri + dcp_plan.METADATA)
+        self._rank = 0
+        self._use_collectives = True
+        self._is_coordinator = False
+        self._names: list[str] = []
+        self._old: bytes | None = None
+        self._old_etag: str | None = None
+        self._old_time: float | None = None
+        self.save_id = uuid.uuid4().hex[:16]
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The directory's URI."""
+        return self._uri
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Is it a URI of a scheme that is known here, or a path?"""
+        try:
+            objects.resolve(checkpoint_uri(checkpoint_id) + dcp_plan.METADATA)
+        except (ConfigError, TypeError):
+            return False
+        return True
+
+    def storage_meta(self) -> StorageMeta:
+        """Where the checkpoint is, and the id of the coordinator's files."""
+        return StorageMeta(checkpoint_id=self._uri, save_id=self.save_id)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Take an id for this save; the coordinator looks at what stands in the directory."""
+        self.save_id = uuid.uuid4().hex[:16]
+        self._is_coordinator = is_coordinator
+        self._rank = kwargs.get("rank") or 0
+        self._use_collectives = kwargs.get("use_collectives", True)
+        if self._commits:
+            self._old, self._old_etag, self._old_time = self._current()
+            if self._old is not None and not self.overwrite:
+                raise PreconditionFailedError(
+                    f"{self._uri} holds a checkpoint already, and overwrite=False: save to another directory"
+                )
+
+    @property
+    def _commits(self) -> bool:
+        return self._is_coordinator or not self._use_collectives
+
+    @property
+    def _metadata_uri(self) -> str:
+        rank = "" if self._use_collectives else f"__{self._rank}"
+        return f"{self._uri}{rank}{dcp_plan.METADATA}"
+
+    def _current(self) -> tuple[bytes | None, str | None, float | None]:
+        """The object that commits what stands in the directory, its etag and its time."""
+        store, key = objects.resolve(self._metadata_uri)
+        try:
+            info, data = store.read(Read(key, 0, None, lambda _, count: memoryview(empty(count))))
+        except NotFoundError:
+            return None, None, None
+        return data.tobytes(), info.etag, info.last_modified
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Nothing to add: file names are each rank's own, also when torch uses a plan again that it has kept."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Nothing to add."""
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's items. Raises the first failure, when all threads have ended and no file is left."""
+        files = self._files_of(plan)
+        self._names = [name for name, _ in files]
+        stop = threading.Event()
+        tasks = [runtime.calls.submit(partial(self._write_file, planner, stop, name, items)) for name, items in files]
+        written: Future[list[WriteResult]] = Future()
+        try:
+            written.set_result([result for results in _all_of(tasks, stop) for result in results])
+        except Exception as exc:
+            self.discard()
+            exc.add_note(NOT_COMMITTED)
+            raise
+        return written
+
+    def _files_of(self, plan: SavePlan) -> list[tuple[str, list[WriteItem]]]:
+        """The files that this rank writes, with their items."""
+        total = sum(map(dcp_plan.item_bytes, plan.items))
+        num_files = max(1, min(self.files_per_rank, total // FILE_BYTES))
+        dealt = dcp_plan.split_items(plan.items, num_files)
+        return [(dcp_plan.file_name(self._rank, number, self.save_id), items) for number, items in enumerate(dealt)]
+
+    def discard(self) -> None:
+        """Remove the files that this rank wrote for a save of which it knows that it was not committed."""
+        for name in self._names:
+            with suppress(S3dlioError):  # the save has failed by something else already
+                objects.delete(self._uri + name)
+
+    def _write_file(
+        self, planner: SavePlanner, stop: threading.Event, name: str, items: Sequence[WriteItem]
+    ) -> list[WriteResult]:
+        def resolve(item: WriteItem) -> torch.Tensor | io.BytesIO:
+            if stop.is_set():
+                raise _StoppedError(f"{self._uri}{name} was not written, because another file of the save failed")
+            data: torch.Tensor | io.BytesIO = planner.resolve_data(item)
+            return data
+
+        with objects.open_writer(self._uri + name) as file:
+            return self._write_items(file, name, items, resolve)
+
+    def _write_items(self, file: ObjectWriter, name: str, items: Sequence[WriteItem], resolve: Resolve) -> list[WriteResult]:
+        """Write the items of a file, asking for the data of each only when its turn comes."""
+        return [_write_item(file, name, item, resolve(item)) for item in items]
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Commit the checkpoint by one atomic put of `.metadata`, then remove what it replaces."""
+        metadata.version = _dcp_version()
+        metadata.storage_data = {result.index: result.storage_data for some in results for result in some}
+        metadata.storage_meta = self.storage_meta()
+        self._commit(self._rendered(metadata))
+        with suppress(S3dlioError):  # the new checkpoint stands whether this succeeds or not
+            self._remove_old({info.relative_path for info in metadata.storage_data.values()})
+
+    def _rendered(self, metadata: Metadata) -> bytes:
+        """The bytes of the object that commits the checkpoint."""
+        return dcp_metadata.dump(metadata)
+
+    def _names_in(self, rendered: bytes) -> set[str]:
+        """The data files that an object of that kind names."""
+        return {info.relative_path for info in dcp_metadata.load(rendered, self._metadata_uri).storage_data.values()}
+
+    def _commit(self, data: bytes) -> None:
+        store, key = objects.resolve(self._metadata_uri)
+        try:
+            store.put(key, memoryview(data), if_absent=self._old is None, if_match=self._old_etag, durable=True)
+        except S3dlioError as exc:
+            if self._is_committed(data):  # the answer was lost, not the request
+                return
+            if isinstance(exc, PreconditionFailedError):
+                raise PreconditionFailedError(
+                    f"{self._metadata_uri} was written by somebody else during this save: give each save its own directory"
+                ) from exc
+            raise
+
+    def _is_committed(self, data: bytes) -> bool:
+        try:
+            return self._current()[0] == data
+        except S3dlioError:
+            return False
+
+    def _remove_old(self, kept: set[str]) -> None:
+        """Remove the files that the replaced checkpoint named, and what saves that died before its commit have left."""
+        if self._old is None:
+            return
+        names = self._names_in(self._old)
+        if self._use_collectives and self._old_time is not None:
+            for entry, info in listing.walk(self._uri, recursive=False):
+                name = entry[len(self._uri) :]
+                if dcp_plan.is_data_file(name) and info is not None and (info.last_modified or inf) < self._old_time:
+                    names.add(name)
+        for _ in runtime.each(lambda name: objects.delete(self._uri + name), sorted(names - kept), window=8):
+            continue
+
+
+def _dcp_version() -> str | None:
+    from torch.distributed.checkpoint import filesystem
+
+    return getattr(filesystem, "CURRENT_DCP_VERSION", None)
+
+
+def _all_of(tasks: Sequence[Task[list[WriteResult]]], stop: threading.Event) -> list[list[WriteResult]]:
+    """The results of all tasks. When one fails the others are stopped, and its failure raises when they have ended."""
+    try:
+        wait(tasks, return_when="FIRST_EXCEPTION")
+    finally:
+        if not all(task.done() for task in tasks):
+            stop.set()
+        wait(tasks)
+    failures = [failure for task in tasks if (failure := task.exception()) is not None]
+    if not failures:
+        return [task.result() for task in tasks]
+    raise _portable(next((failure for failure in failures if not isinstance(failure, _StoppedError)), failures[0]))
+
+
+def _portable(failure: BaseException) -> BaseException:
+    """The failure, or one that can be told to the other ranks, which would wait for it in vain."""
+    try:
+        pickle.loads(pickle.dumps(failure))  # noqa: S301 - what was just pickled here
+    except Exception:
+        told = S3dlioError(f"{type(failure).__name__}: {failure}")
+        told.__cause__ = failure
+        return told
+    return failure
+
+
+class _StoppedError(S3dlioError):
+    """A file that was given up, because another one of the save failed."""
+
+
+class _Sink(io.RawIOBase):
+    """A file for `torch.save` that also collects checksums."""
+
+    def __init__(self, file: ObjectWriter, checksums: Checksums) -> None:
+        super().__init__()
+        self._file = file
+        self._checksums = checksums
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        source = memoryview(data).cast("B")
+        self._checksums.update(source)
+        return self._file.write(source)
+
+
+def _write_item(file: ObjectWriter, name: str, item: WriteItem, data: torch.Tensor | io.BytesIO) -> WriteResult:
+    offset, checksums = file.tell(), Checksums()
+    if isinstance(data, io.BytesIO):
+        _Sink(file, checksums).write(data.getbuffer())
+        facts = Facts(offset, checksums.num_bytes, checksums.digest(), is_raw=False)
+    elif not is_plain(data):
+        sink: Any = _Sink(file, checksums)
+        save_into(sink, data.detach())
+        facts = Facts(offset, checksums.num_bytes, checksums.digest(), is_raw=False)
+    else:
+        head, tail = archive_around(RawTensor(data.dtype, tuple(data.size())))
+        file.write(head)
+        sink, start = _Sink(file, checksums), file.tell()
+        for piece in pieces(data.detach()):
+            sink.write(piece)
+        facts = Facts(start, checksums.num_bytes, checksums.digest(), is_raw=True)
+        file.write(tail)
+    length = file.tell() - offset
+    return WriteResult(item.index, length, dcp_plan.info_of(name, offset, length, facts))

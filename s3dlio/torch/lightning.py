@@ -1,0 +1,52 @@
+"""Lightning: checkpoints of a Trainer on every scheme."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from .. import objects
+from ..errors import MissingPackageError
+from ..loading import gate
+from . import checkpoint as checkpoints
+from .dcp_writer import as_uri
+
+try:
+    with gate:
+        from lightning.pytorch.plugins.io import CheckpointIO
+except ImportError as exc:
+    raise MissingPackageError("s3dlio.torch.lightning needs Lightning: pip install 's3dlio[lightning]'") from exc
+
+__all__ = ["S3dlioCheckpointIO"]
+
+
+class S3dlioCheckpointIO(CheckpointIO):
+    """The plugin that lets a Trainer save to and load from URIs of every scheme; paths work as before.
+
+    A checkpoint appears complete or not at all, and is streamed in constant memory. `compress` is that of
+    `save_checkpoint`.
+
+    >>> Trainer(plugins=[S3dlioCheckpointIO()], default_root_dir="s3://bucket/run", logger=False)
+    """
+
+    def __init__(self, compress: bool | str = False) -> None:
+        self._compress = compress
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None) -> None:
+        """Save to `path`. Raises TypeError for `storage_options`, which are taken from the environment."""
+        if storage_options is not None:
+            raise TypeError("S3dlioCheckpointIO takes no storage_options: set the environment's, see docs/options.md")
+        checkpoints.save_checkpoint(as_uri(path), checkpoint, compress=self._compress)
+
+    def load_checkpoint(
+        self, path: str | os.PathLike[str], map_location: Any = "cpu", weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Load from `path`. `weights_only` is True where Lightning does not tell."""
+        state: dict[str, Any] = checkpoints.load_checkpoint(
+            as_uri(path), map_location=map_location, weights_only=weights_only is not False
+        )
+        return state
+
+    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Delete what is at `path`, a sharded checkpoint with all that it holds."""
+        objects.delete(as_uri(path), recursive=True)
