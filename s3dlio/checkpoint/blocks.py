@@ -9,7 +9,7 @@ import functools
 import struct
 from collections.abc import Callable
 
-from ..errors import DamagedError, MissingPackageError
+from ..errors import CorruptDataError, MissingPackageError
 from ..loading import gate
 
 __all__ = ["ALGORITHM", "BLOCK_BYTES", "Checksums", "crc32c", "verify"]
@@ -61,12 +61,12 @@ class Checksums:
 
 
 def verify(data: memoryview, checksums: bytes, block: int, what: str) -> None:
-    """Compare `data`, which begins at block number `block`, with the sequence's checksums; DamagedError names `what`."""
+    """Compare `data`, which begins at block number `block`, with the sequence's checksums; CorruptDataError names `what`."""
     for offset in range(0, data.nbytes, BLOCK_BYTES):
         start = (block + offset // BLOCK_BYTES) * _ENTRY_BYTES
         expected = checksums[start : start + _ENTRY_BYTES]
         if struct.pack("<L", crc32c(data[offset : offset + BLOCK_BYTES])) != expected:
-            raise DamagedError(
+            raise CorruptDataError(
                 f"{what}: the bytes differ from those that were saved (CRC-32C of block {block + offset // BLOCK_BYTES}): "
                 "load an older checkpoint"
             )

@@ -79,7 +79,7 @@ def fetch(store: Store, wants: Iterable[Want], options: Options) -> None:
 
     At most `range_concurrency` requests of `chunk_bytes` are in flight, so that little more memory is needed than `into`
     gives. Raises IncompleteReadError when an object is shorter than its extents,
-    DamagedError when a checksum differs, ChangedError when it is not the version that is meant.
+    CorruptDataError when a checksum differs, ChangedError when it is not the version that is meant.
     """
     ordered = sorted(wants, key=lambda want: (want.extent.key, want.extent.start, want.start))
     for piece, result in runtime.each(_reading(store), _pieces(ordered, options), window=options.range_concurrency):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import ChangedError, ConfigError, DamagedError
+from ..errors import ChangedError, ConfigError, CorruptDataError
 from ..storage.base import ObjectInfo, Read, Store
 from ..view import empty
 from .extents import Extent
@@ -91,7 +91,7 @@ def arrange(
 def read_header(store: Store, key: str) -> tuple[Header, ObjectInfo]:
     """The header of a file, in one request or two, and the facts about the object.
 
-    Raises DamagedError when it is no safetensors file or was cut short.
+    Raises CorruptDataError when it is no safetensors file or was cut short.
     """
     uri = store.root + key
     info, data = _read(store, Read(key, 0, FIRST_BYTES, _memory))
@@ -150,5 +150,5 @@ def _tensor(entry: Mapping[str, Any]) -> TensorInfo:
     return TensorInfo(entry["dtype"], shape, start, end)
 
 
-def _damaged(uri: str, reason: str) -> DamagedError:
-    return DamagedError(f"{uri} is damaged or no safetensors file ({reason}): restore it")
+def _damaged(uri: str, reason: str) -> CorruptDataError:
+    return CorruptDataError(f"{uri} is damaged or no safetensors file ({reason}): restore it")

@@ -14,7 +14,7 @@ import torch
 from torch.distributed.checkpoint.metadata import Metadata
 
 from ..checkpoint.blocks import ALGORITHM, crc32c
-from ..errors import DamagedError, UnsafePickleError
+from ..errors import CorruptDataError, UnsafePickleError
 
 __all__ = ["dump", "load"]
 
@@ -55,7 +55,7 @@ def dump(metadata: Metadata) -> bytes:
 def load(data: bytes, uri: str, *, weights_only: bool = True) -> Metadata:
     """Read the bytes of `.metadata`, also what torch wrote.
 
-    Raises DamagedError, and UnsafePickleError when `weights_only` is True and they name other classes than those of a
+    Raises CorruptDataError, and UnsafePickleError when `weights_only` is True and they name other classes than those of a
     checkpoint.
     """
     body = data[: -len(_TRAILER) - _DIGITS]
@@ -81,5 +81,5 @@ def load(data: bytes, uri: str, *, weights_only: bool = True) -> Metadata:
     return metadata
 
 
-def _damaged(uri: str, reason: str) -> DamagedError:
-    return DamagedError(f"{uri} is damaged ({reason}): restore it, or load an older checkpoint")
+def _damaged(uri: str, reason: str) -> CorruptDataError:
+    return CorruptDataError(f"{uri} is damaged ({reason}): restore it, or load an older checkpoint")

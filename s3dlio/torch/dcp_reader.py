@@ -24,7 +24,7 @@ from torch.futures import Future
 from .. import config, objects
 from ..checkpoint import extents
 from ..checkpoint.extents import Extent, Want
-from ..errors import ConfigError, DamagedError, NotFoundError, S3dlioError
+from ..errors import ConfigError, CorruptDataError, NotFoundError, S3dlioError
 from ..view import BytesView, empty
 from . import dcp_metadata, dcp_plan
 from .dcp_plan import Facts
@@ -113,7 +113,7 @@ class StorageReader(storage.StorageReader):
         assert self._metadata is not None
         info: _StorageInfo | None = self._metadata.storage_data.get(item.storage_index)
         if info is None:
-            raise DamagedError(f"{self._uri} names no file for {item.storage_index.fqn}: it is damaged")
+            raise CorruptDataError(f"{self._uri} names no file for {item.storage_index.fqn}: it is damaged")
         return info
 
     def _chunk(self, item: ReadItem) -> RawTensor | None:
@@ -125,7 +125,7 @@ class StorageReader(storage.StorageReader):
         for chunk in facts.chunks:
             if item.storage_index.offset is None or chunk.offsets == item.storage_index.offset:
                 return RawTensor(facts.properties.dtype, tuple(chunk.sizes))
-        raise DamagedError(
+        raise CorruptDataError(
             f"{self._uri} has no piece of {item.storage_index.fqn} at {item.storage_index.offset}: it is damaged"
         )
 
@@ -209,7 +209,7 @@ class _Item:
         run = dcp_plan.region(size, offsets, lengths)
         start, length = run.start * dtype.itemsize, run.length * dtype.itemsize
         if extent.length != self.saved.num_bytes:
-            raise DamagedError(
+            raise CorruptDataError(
                 f"{self.item.storage_index.fqn} has {extent.length} bytes, not {self.saved.num_bytes}: damaged"
             )
         if run.is_exact and _is_plain_memory(target, dtype):

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from .. import objects, runtime
 from ..checkpoint import safetensors as layout
-from ..errors import ConfigError, DamagedError, NotFoundError, S3dlioError
+from ..errors import ConfigError, CorruptDataError, NotFoundError, S3dlioError
 from ..storage.base import ObjectInfo
 from ..transfer.write import ObjectWriter
 from . import dcp_plan
@@ -180,7 +180,7 @@ def _files_in(index: bytes, uri: str) -> set[str]:
     try:
         names = set(json.loads(index)["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise DamagedError(f"{uri} is damaged or no index of safetensors ({exc!r}): restore it") from exc
+        raise CorruptDataError(f"{uri} is damaged or no index of safetensors ({exc!r}): restore it") from exc
     if not all(isinstance(name, str) and "/" not in name for name in names):
-        raise DamagedError(f"{uri} names files that lie elsewhere: it is damaged")
+        raise CorruptDataError(f"{uri} names files that lie elsewhere: it is damaged")
     return names

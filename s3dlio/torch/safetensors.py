@@ -91,7 +91,7 @@ def write_tensor(file: ObjectWriter, tensor: torch.Tensor) -> None:
 def load_file(uri: str, device: str | torch.device = "cpu") -> dict[str, torch.Tensor]:
     """Read all tensors of a safetensors file, in parallel ranges straight into their memory.
 
-    Raises DamagedError when the file is damaged, ChangedError when it is replaced meanwhile.
+    Raises CorruptDataError when the file is damaged, ChangedError when it is replaced meanwhile.
     """
     with safe_open(uri, device=device) as file:
         return file.get_tensors(file.keys())
