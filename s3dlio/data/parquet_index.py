@@ -23,7 +23,7 @@ from ..storage.base import ObjectInfo, Read, ReadResult, Store
 from ..view import empty
 from .parquet_footer import MAGIC, TAIL_BYTES, Footer
 
-__all__ = ["FileIndex", "Version", "cache", "check_version", "find", "indexes", "pyarrow", "version_of"]
+__all__ = ["FileIndex", "Version", "cache", "check_version", "find", "indexes", "pyarrow", "replaced", "version_of"]
 
 CACHE_BYTES = 256 * MIB
 WEIGHT = 6  # memory of a parsed footer, as a multiple of its length
@@ -68,6 +68,9 @@ class FileIndex:
             self.metadata: Any = arrow.parquet.read_metadata(arrow.BufferReader(self.file_without_data()))
         except (arrow.ArrowException, OSError) as exc:
             raise S3dlioError(f"{uri} is no Parquet file that can be read: {exc}") from exc
+
+    def __reduce__(self) -> Any:
+        return FileIndex, (self.uri, ObjectInfo(*self.info[:4]), self._footer)
 
     def file_without_data(self) -> Any:
         """A buffer with the footer and what follows it: enough for pyarrow to tell of the file."""
@@ -247,7 +250,10 @@ def _read(store: Store, pieces: Iterable[_Piece]) -> Iterator[tuple[_Piece, memo
     """The bytes of each piece, as they come."""
 
     def read(piece: _Piece) -> memoryview:
-        result = store.read(Read(piece.info.key, piece.start, piece.length, _fresh, piece.info.etag))
+        try:
+            result = store.read(Read(piece.info.key, piece.start, piece.length, _fresh, piece.info.etag))
+        except ChangedError as exc:
+            raise replaced(piece.uri) from exc
         check_version(piece.uri, piece.info, result, piece.length)
         return result.data
 
@@ -261,10 +267,15 @@ def _fresh(_: ObjectInfo, length: int) -> memoryview:
     return memoryview(empty(length))
 
 
+def replaced(uri: str) -> ChangedError:
+    """The error about a file that is another one than that whose footer is known."""
+    return ChangedError(f"{uri} was replaced since its footer was read: make a new loader, which reads the new one")
+
+
 def check_version(uri: str, info: ObjectInfo, result: ReadResult, length: int) -> None:
     """Raise ChangedError unless the bytes are of the version of `info`, IncompleteReadError when some are missing."""
     found = result.info
     if found.size != info.size or (info.etag and found.etag and info.etag != found.etag):
-        raise ChangedError(f"{uri} was replaced since it was listed: make a new loader, which reads its new footer")
+        raise replaced(uri)
     if result.data.nbytes != length:
         raise IncompleteReadError(f"{uri}: {result.data.nbytes} of {length} bytes came")

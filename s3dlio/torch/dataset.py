@@ -13,11 +13,11 @@ from torch.utils.data import Dataset, IterableDataset
 from .. import bulk, objects
 from ..data.keys import KeyList
 from ..data.order import Deal, Order, Tail
+from ..data.state import checked_state, state_of
 from ..view import BytesView
 from . import collate as _collate  # noqa: F401 - teaches PyTorch what a batch of views is
 from .cursor import Cursor
 from .ranks import current_ranks, current_worker
-from .state import checked_state, state_of
 
 __all__ = ["ObjectStoreIterableDataset", "ObjectStoreMapDataset", "tail_of"]
 

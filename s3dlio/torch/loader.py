@@ -8,9 +8,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from ..data.state import checked_state, state_of
 from .dataset import ObjectStoreIterableDataset
 from .sampler import ResumableSampler
-from .state import checked_state, state_of
 
 __all__ = ["Loader", "loader"]
 
