@@ -38,6 +38,16 @@ if TYPE_CHECKING:
     )
     from .buckets import configure_s3, create_bucket, delete_bucket
     from .bulk import get_many, put_many, stat_many
+    from .data.parquet import create_async_loader
+    from .data.parquet_lookup import (
+        PyParquetIndex,
+        configure_tokio_threads,
+        parquet_cache_clear,
+        parquet_cache_invalidate,
+        parquet_cache_len,
+        parquet_get_rg,
+        parquet_rg_row_offsets,
+    )
     from .errors import (
         AccessDeniedError,
         ChangedError,
@@ -83,6 +93,11 @@ _MODULES = {
     "buckets": ("configure_s3", "create_bucket", "delete_bucket"),
     "bulk": _BULK_VERBS,
     "aio": tuple(f"{verb}_async" for verb in (*_VERBS, *_BULK_VERBS, "create_bucket", "delete_bucket")),
+    "data.parquet": ("create_async_loader",),
+    "data.parquet_lookup": (
+        *("PyParquetIndex", "configure_tokio_threads", "parquet_cache_clear", "parquet_cache_invalidate"),
+        *("parquet_cache_len", "parquet_get_rg", "parquet_rg_row_offsets"),
+    ),
     "errors": (
         *("AccessDeniedError", "ChangedError", "ConfigError", "IncompleteReadError", "MissingPackageError"),
         *("NotEmptyError", "NotFoundError", "OutOfSpaceError", "PreconditionFailedError", "S3dlioError"),
@@ -110,10 +125,13 @@ __all__ = [
     "PreconditionFailedError",
     "PyBytesView",
     "PyObjectItem",
+    "PyParquetIndex",
     "S3dlioError",
     "ThrottledError",
     "__version__",
     "configure_s3",
+    "configure_tokio_threads",
+    "create_async_loader",
     "create_bucket",
     "create_bucket_async",
     "delete",
@@ -141,6 +159,11 @@ __all__ = [
     "mkdir_async",
     "open_reader",
     "open_writer",
+    "parquet_cache_clear",
+    "parquet_cache_invalidate",
+    "parquet_cache_len",
+    "parquet_get_rg",
+    "parquet_rg_row_offsets",
     "put_bytes",
     "put_bytes_async",
     "put_many",

@@ -97,7 +97,7 @@ def _batch(cut: Cut) -> ParquetBatch:
 
 
 _SMALLEST = {"footer_cap": 1, "prefetch": 1, "seed": 0, "epoch": 0, "rank": 0, "world_size": 1}
-_FINISHERS: Mapping[str, Callable[[Cut], Any]] = {"raw": _raw, "arrow": _arrow, "batch": _batch}
+FINISHERS: Mapping[str, Callable[[Cut], Any]] = {"raw": _raw, "arrow": _arrow, "batch": _batch}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ class ParquetOptions:
                 raise ConfigError(f"{name} is a whole number, not {value!r}")
             if value < smallest:
                 raise ConfigError(f"{name}={value} is too small: {smallest} at least")
-        if self.decode not in _FINISHERS:
-            raise ConfigError(f"decode={self.decode!r} is none of {', '.join(_FINISHERS)}")
+        if self.decode not in FINISHERS:
+            raise ConfigError(f"decode={self.decode!r} is none of {', '.join(FINISHERS)}")
         if not isinstance(self.shuffle, bool):
             raise ConfigError(f"shuffle is True or False, not {self.shuffle!r}")
         if self.rank >= self.world_size:
@@ -202,9 +202,9 @@ class ParquetLoader:
         order = Order(len(self.groups), self.options.shuffle, self._seed, self._epoch)
         numbers = (number for block in deal.blocks() for number in order.samples(block).tolist())
         items = reading.stream(
-            self.groups,
-            numbers,
-            _FINISHERS[self.options.decode],
+            self.groups.store(),
+            map(self.groups.cut, numbers),
+            FINISHERS[self.options.decode],
             prefetch=self.options.prefetch,
             options=config.snapshot(),
         )

@@ -139,7 +139,12 @@ class _Cache:
             self._known.move_to_end(uri)
             return known
 
+    def last(self, uri: str) -> FileIndex | None:
+        """The index of the version that was seen last: for reads that find out when it is not the present one."""
+        return self._known.get(uri)
+
     def put(self, index: FileIndex) -> None:
+        """Remember an index, in the place of that of an older version."""
         with self._lock:
             self.drop(index.uri)
             self._known[index.uri] = index

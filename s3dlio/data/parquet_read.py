@@ -6,7 +6,7 @@ places in one buffer, between the magic and a footer that was made before anythi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -53,12 +53,11 @@ def layout_of(index: FileIndex, row_group: int, leaves: Sequence[int] | None) ->
 
 
 class Cut:
-    """A row group on its way: `view` becomes a whole file. `number` counts within its RowGroups."""
+    """A row group on its way: `view` becomes a whole file."""
 
-    __slots__ = ("index", "layout", "missing", "number", "row_group", "view")
+    __slots__ = ("index", "layout", "missing", "row_group", "view")
 
-    def __init__(self, number: int, index: FileIndex, row_group: int, leaves: Sequence[int] | None) -> None:
-        self.number = number
+    def __init__(self, index: FileIndex, row_group: int, leaves: Sequence[int] | None) -> None:
         self.index = index
         self.row_group = row_group
         self.layout = layout_of(index, row_group, leaves)
@@ -124,7 +123,7 @@ class RowGroups:
     def cut(self, number: int) -> Cut:
         """Begin with one of them: makes its buffer."""
         file = int(self._file_of[number])
-        return Cut(number, self.files[file], int(self._row_group_of[number]), self._leaves[file])
+        return Cut(self.files[file], int(self._row_group_of[number]), self._leaves[file])
 
     def num_rows(self, number: int) -> int:
         """Rows of one of them."""
@@ -138,9 +137,8 @@ class RowGroups:
 class _Feed(Iterator[_Piece]):
     """Pieces, as long as fewer than `window` cuts are begun and not yet handed out; then it pauses, and goes on later."""
 
-    def __init__(self, groups: RowGroups, numbers: Iterable[int], window: int, chunk_bytes: int | None) -> None:
-        self._groups = groups
-        self._numbers = iter(numbers)
+    def __init__(self, cuts: Iterator[Cut], window: int, chunk_bytes: int | None) -> None:
+        self._cuts = cuts
         self._window = window
         self._chunk_bytes = chunk_bytes
         self._pieces: Iterator[_Piece] = iter(())
@@ -152,22 +150,20 @@ class _Feed(Iterator[_Piece]):
             return piece
         if len(self.order) >= self._window:
             raise StopIteration
-        cut = self._groups.cut(next(self._numbers))
+        cut = next(self._cuts)
         self.order.append(cut)
         self._pieces = cut.pieces(self._chunk_bytes)
         return next(self._pieces)
 
 
-def stream(
-    groups: RowGroups, numbers: Iterable[int], finish: Callable[[Cut], T], *, prefetch: int, options: Options
-) -> Iterator[T]:
-    """`finish` of row groups, in the order of `numbers`, while further ones are read and finished in the I/O threads.
+def stream(store: Store, cuts: Iterator[Cut], finish: Callable[[Cut], T], *, prefetch: int, options: Options) -> Iterator[T]:
+    """`finish` of row groups, in the order of `cuts`, while further ones are read and finished in the I/O threads.
 
-    At most `prefetch` of them are on their way, or here and not yet taken. A failed one raises at its turn.
+    At most `prefetch` of them are on their way, or here and not yet taken; `cuts` is advanced only as far. A failed one
+    raises at its turn.
     """
-    store = groups.store()
     in_ranges = options.range_enabled and store.limits.parallel_ranges
-    feed = _Feed(groups, numbers, prefetch, options.chunk_bytes if in_ranges else None)
+    feed = _Feed(cuts, prefetch, options.chunk_bytes if in_ranges else None)
 
     def fetch(piece: _Piece) -> list[T]:
         return [_finished(piece.cut, finish)] if piece.read(store) else []
