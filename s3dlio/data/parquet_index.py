@@ -28,6 +28,7 @@ __all__ = ["FileIndex", "Version", "cache", "check_version", "find", "indexes", 
 CACHE_BYTES = 256 * MIB
 WEIGHT = 6  # memory of a parsed footer, as a multiple of its length
 FOOTERS_IN_FLIGHT = 16
+LIKELY_BYTES, LIKELY_SHARE = 128 * 1024, 64  # footers are seldom longer than this, and than this part of their file
 _ENCRYPTED = b"PARE"
 
 
@@ -216,7 +217,7 @@ class _Piece(NamedTuple):
 
 
 def _footers(store: Store, files: Iterable[tuple[str, ObjectInfo]], cap: int) -> Iterator[tuple[str, ObjectInfo, bytes]]:
-    """(URI, facts, footer): one read of the last `cap` bytes of each file, and another one of what these do not hold."""
+    """(URI, facts, footer): one read of the end of each file, at most `cap` bytes, and another one of what is missing."""
     rest: list[_Piece] = []
     tails: dict[str, bytes] = {}
     for piece, tail in _read(store, [_tail_of(uri, info, cap) for uri, info in files]):
@@ -233,7 +234,7 @@ def _footers(store: Store, files: Iterable[tuple[str, ObjectInfo]], cap: int) ->
 def _tail_of(uri: str, info: ObjectInfo, cap: int) -> _Piece:
     if info.size < len(MAGIC) + TAIL_BYTES:
         raise S3dlioError(f"{uri} is no Parquet file: it has {info.size} bytes only")
-    length = min(info.size, max(cap, TAIL_BYTES))
+    length = min(info.size, max(TAIL_BYTES, min(cap, max(LIKELY_BYTES, info.size // LIKELY_SHARE))))
     return _Piece(uri, info, info.size - length, length)
 
 
