@@ -6,15 +6,18 @@ places in one buffer, between the magic and a footer that was made before anythi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+import itertools
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from .. import objects, runtime
 from ..config import Options
 from ..errors import ChangedError, S3dlioError
-from ..storage.base import ObjectInfo, Read, Store
+from ..storage.base import ObjectInfo, Read, ReadResult, Store
 from ..transfer import plan
 from ..view import BytesView, empty
 from .parquet_columns import Columns, SchemaOf, leaves_of, row_groups_of
@@ -24,6 +27,8 @@ from .parquet_index import FileIndex, check_version, find, indexes, pyarrow, rep
 __all__ = ["Cut", "RowGroups", "decoded", "layout_of", "stream", "to_ipc"]
 
 GAP_BYTES = 32 * 1024  # between two chunks: cheaper to read over than to ask twice
+
+SMALL_BYTES = 512 * 1024  # reads shorter than this are driven by the calling thread
 
 T = TypeVar("T")
 
@@ -74,6 +79,10 @@ class Cut:
         self.missing = list(range(len(pieces)))
         return iter(pieces)
 
+    def mean_bytes(self) -> int:
+        """The mean length of its reads."""
+        return (self.layout.end - len(MAGIC)) // len(self.layout.spans)
+
     def complete(self) -> None:
         """Add what is not read."""
         memory = memoryview(self.view)
@@ -89,14 +98,19 @@ class _Piece(NamedTuple):
     length: int
     place: int
 
-    def read(self, store: Store) -> bool:
-        """Read it, of the version that is known. Is the cut now complete?"""
+    def request(self, tag: int = 0) -> Read:
+        """The read, of the version that is known."""
         info = self.cut.index.info
-        try:
-            result = store.read(Read(info.key, self.start, self.length, self._into, info.etag))
-        except ChangedError as exc:
-            raise replaced(self.cut.index.uri) from exc
-        check_version(self.cut.index.uri, info, result, self.length)
+        return Read(info.key, self.start, self.length, self._into, info.etag, tag)
+
+    def landed(self, result: ReadResult | BaseException) -> bool:
+        """Take note of the read's end. Is the cut now complete? Raises what went wrong."""
+        uri = self.cut.index.uri
+        if isinstance(result, ChangedError):
+            raise replaced(uri) from result
+        if isinstance(result, BaseException):
+            raise result
+        check_version(uri, self.cut.index.info, result, self.length)
         return self.cut.missing.pop() == 0  # the tokens go down, and taking one is atomic: only the last to end gets 0
 
     def _into(self, _: ObjectInfo, length: int) -> memoryview:
@@ -156,43 +170,91 @@ class _Feed(Iterator[_Piece]):
         return next(self._pieces)
 
 
+_Ended: TypeAlias = Generator[tuple[Cut, Future[T]], None, None]
+
+
+class _Requests(Iterator[Read]):
+    """The reads of a feed; `pieces` are those on their way, by the tags of their reads."""
+
+    def __init__(self, feed: _Feed) -> None:
+        self._feed = feed
+        self._tags = itertools.count()
+        self.pieces: dict[int, _Piece] = {}
+
+    def __next__(self) -> Read:
+        piece, tag = next(self._feed), next(self._tags)
+        self.pieces[tag] = piece
+        return piece.request(tag)
+
+
 def stream(store: Store, cuts: Iterator[Cut], finish: Callable[[Cut], T], *, prefetch: int, options: Options) -> Iterator[T]:
     """`finish` of row groups, in the order of `cuts`, while further ones are read and finished in the I/O threads.
 
     At most `prefetch` of them are on their way, or here and not yet taken; `cuts` is advanced only as far. A failed one
     raises at its turn.
     """
+    first = list(itertools.islice(cuts, 1))
     in_ranges = options.range_enabled and store.limits.parallel_ranges
-    feed = _Feed(cuts, prefetch, options.chunk_bytes if in_ranges else None)
-
-    def fetch(piece: _Piece) -> list[T]:
-        return [_finished(piece.cut, finish)] if piece.read(store) else []
-
-    here: dict[int, T | BaseException] = {}
-    outcomes = runtime.each(fetch, feed, window=max(prefetch, options.range_concurrency))
+    feed = _Feed(itertools.chain(first, cuts), prefetch, options.chunk_bytes if in_ranges else None)
+    drive = _by_polling if all(cut.mean_bytes() < SMALL_BYTES for cut in first) else _by_threads
+    del first
+    here: dict[int, Future[T]] = {}
+    ended = drive(store, feed, finish, max(prefetch, options.range_concurrency))
     try:
-        for piece, result in outcomes:
-            if isinstance(result, BaseException):
-                here.setdefault(id(piece.cut), result)
-            elif result:
-                here[id(piece.cut)] = result[0]
-            del piece, result
+        for cut, future in ended:
+            here.setdefault(id(cut), future)
+            del cut, future
             while feed.order and id(feed.order[0]) in here:
-                yield _taken(here.pop(id(feed.order[0])))
+                yield here.pop(id(feed.order[0])).result()
                 del feed.order[0]
     finally:
-        outcomes.close()  # type: ignore[attr-defined]
+        ended.close()
+        for future in here.values():
+            future.cancel()
+
+
+def _by_threads(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: int) -> _Ended[T]:
+    """(cut, its finished or failed future) as they end: the thread of the last read of a cut finishes it."""
+
+    def fetch(piece: _Piece) -> list[T]:
+        return [_finished(piece.cut, finish)] if piece.landed(_result_of(store, piece)) else []
+
+    for piece, result in runtime.each(fetch, feed, window=window):
+        if result:
+            yield piece.cut, _settled(result)
+
+
+def _by_polling(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: int) -> _Ended[T]:
+    """The same for small reads, which cost less when the calling thread drives them; finishing is left to the threads."""
+    requests = _Requests(feed)
+    for read, result in store.read_many(requests, window=window):
+        piece = requests.pieces.pop(read.tag)
+        try:
+            if piece.landed(result):
+                yield piece.cut, runtime.io.submit(partial(_finished, piece.cut, finish))
+        except Exception as exc:
+            yield piece.cut, _settled(exc)
+
+
+def _result_of(store: Store, piece: _Piece) -> ReadResult | BaseException:
+    try:
+        return store.read(piece.request())
+    except ChangedError as exc:
+        return exc
+
+
+def _settled(result: list[T] | BaseException) -> Future[T]:
+    future: Future[T] = Future()
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result[0])
+    return future
 
 
 def _finished(cut: Cut, finish: Callable[[Cut], T]) -> T:
     cut.complete()
     return finish(cut)
-
-
-def _taken(result: T | BaseException) -> T:
-    if isinstance(result, BaseException):
-        raise result
-    return result
 
 
 def decoded(cut: Cut) -> Any:
