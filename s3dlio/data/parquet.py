@@ -6,15 +6,19 @@ A row group is the unit of reading, of shuffling, of sharing between ranks and o
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
+
+import numpy as np
 
 from .. import config
 from ..errors import ConfigError
 from ..view import BytesView, copy_of
 from . import parquet_read as reading
 from .order import Deal, Order
+from .parquet_arrays import to_numpy
 from .parquet_read import Cut, RowGroups
 from .state import checked_state, state_of
 
@@ -75,6 +79,10 @@ class ParquetBatch:
     data: Any
     uri: str
     rg_idx: int
+
+    def to_numpy(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The columns by name; see `s3dlio.data.parquet_arrays.to_numpy`."""
+        return to_numpy(self.data)
 
     def __getitem__(self, name: str) -> Any:
         return _fact(self, name)
@@ -254,6 +262,5 @@ def create_async_loader(uri: str, opts: Mapping[str, Any] | None = None) -> Any:
         return ParquetLoader(uri, ParquetOptions.from_dict(options))
     if kind is not None:
         raise ConfigError(f"format={kind!r}: it is 'parquet', or is left out for whole objects")
-    from .stream import PyBytesAsyncDataLoader, PyDataset
-
-    return PyBytesAsyncDataLoader(PyDataset(uri), options)
+    dataset, stream = (importlib.import_module(f".{name}", __package__) for name in ("dataset", "stream"))
+    return stream.PyBytesAsyncDataLoader(dataset.PyDataset(uri), options)

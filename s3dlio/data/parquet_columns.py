@@ -64,7 +64,8 @@ def row_groups_of(index: FileIndex, expression: Any) -> list[int]:
         fragment = datasets.ParquetFileFormat().make_fragment(index.file_without_data())
         possible = {group.id for group in fragment.subset(expression).row_groups}
     except (arrow.ArrowException, KeyError, ValueError) as exc:
-        raise ConfigError(f"filters cannot be applied to {index.uri}: {exc}; {_what_there_is(index)}") from exc
+        what = str(exc).partition(" in ")[0]  # what follows is the whole schema
+        raise ConfigError(f"filters cannot be applied to {index.uri}: {what}; {_what_there_is(index)}") from exc
     except OSError as exc:
         raise S3dlioError(f"cannot read the statistics of {index.uri}: {exc}") from exc
     return [number for number in wanted if number in possible]

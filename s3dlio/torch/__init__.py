@@ -11,6 +11,16 @@ except ImportError as exc:
 
 from .dataset import ObjectStoreIterableDataset, ObjectStoreMapDataset
 from .loader import Loader, loader
+from .parquet import ParquetDataset, split_rows, to_tensors
 from .sampler import ResumableSampler
 
-__all__ = ["Loader", "ObjectStoreIterableDataset", "ObjectStoreMapDataset", "ResumableSampler", "loader"]
+__all__ = [
+    "Loader",
+    "ObjectStoreIterableDataset",
+    "ObjectStoreMapDataset",
+    "ParquetDataset",
+    "ResumableSampler",
+    "loader",
+    "split_rows",
+    "to_tensors",
+]
