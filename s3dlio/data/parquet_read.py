@@ -24,7 +24,7 @@ from .parquet_columns import Columns, SchemaOf, leaves_of, row_groups_of
 from .parquet_footer import MAGIC
 from .parquet_index import FileIndex, check_version, find, indexes, pyarrow, replaced
 
-__all__ = ["Cut", "RowGroups", "decoded", "layout_of", "stream", "to_ipc"]
+__all__ = ["Cut", "Layout", "RowGroups", "decoded", "layout_of", "stream", "to_ipc"]
 
 GAP_BYTES = 32 * 1024  # between two chunks: cheaper to read over than to ask twice
 
