@@ -89,6 +89,14 @@ class TestShapes:
         assert f"{place.root}d/broken.parquet" in str(failure.value)
         assert message in str(failure.value)
 
+    def test_a_footer_that_lies_is_an_error_after_the_good_row_groups(self, place: Place) -> None:
+        place.put("d/a.parquet", FILE)
+        place.put("d/b.parquet", FILE[: len(FILE) // 2] + FILE[-8 - int.from_bytes(FILE[-8:-4], "little") :])
+        items = iter(load(place.root + "d/"))
+        assert joined(tables_of([next(items) for _ in range(4)], "raw")).equals(table())
+        with pytest.raises(s3dlio.S3dlioError, match=r"b\.parquet is damaged"):
+            next(items)
+
     def test_pages_that_cannot_be_decoded_name_file_and_row_group(self, place: Place) -> None:
         chunk = pq.ParquetFile(io.BytesIO(FILE)).metadata.row_group(2).column(1)
         start = chunk.dictionary_page_offset
