@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from .connection import Connection, Wait
+from .connection import READ, Connection, Opening, Wait
 from .wire import Call, Wire
 
 __all__ = ["perform_many"]
@@ -41,14 +41,15 @@ def perform_many(wire: Wire, calls: Iterable[Call[T]], *, window: int) -> Iterat
 
 
 class _Flight(Generic[T]):
-    """One operation on its way."""
+    """One operation on its way: as an opening while all goes well, else as a coroutine."""
 
-    __slots__ = ("call", "deadline", "operation")
+    __slots__ = ("call", "deadline", "opening", "operation")
 
-    def __init__(self, call: Call[T], operation: Generator[Wait, None, T]) -> None:
+    def __init__(self, call: Call[T]) -> None:
         self.call = call
-        self.operation = operation
         self.deadline = 0.0
+        self.opening: Opening | None = None
+        self.operation: Generator[Wait, None, T] | None = None
 
 
 class _Driver(Generic[T]):
@@ -59,9 +60,10 @@ class _Driver(Generic[T]):
     def __init__(self, wire: Wire, calls: Iterator[Call[T]], window: int) -> None:
         self.paused = 0.0
         self.num_running = 0
+        self.is_parked = False
         self._wire = wire
         self._calls = calls
-        self._window = window
+        self._room = window  # how many more may begin
         self._selector = selectors.DefaultSelector()
         self._events: dict[int, int] = {}  # what each descriptor is registered for
         self._waiting: dict[int, _Flight[T]] = {}  # by descriptor
@@ -71,6 +73,7 @@ class _Driver(Generic[T]):
         self._numbers = itertools.count()
         self._next_check = 0.0
         self._owner = os.getpid()
+        wire.pace.crowds.append(self)
 
     def now(self) -> float:
         return time.monotonic() - self.paused
@@ -90,29 +93,102 @@ class _Driver(Generic[T]):
         while True:
             self._begin_more()
             if self._ended:
-                yield from self._handed_over(self._ended.popleft())
+                outcome = self._ended.popleft()
+                left, self.is_parked = time.monotonic(), True
+                try:
+                    yield outcome
+                finally:
+                    self.is_parked = False
+                    self.paused += time.monotonic() - left
+                self._room += 1
             elif self._waiting or self._sleeping:
                 self._poll()
             else:
                 return
 
-    def _handed_over(self, outcome: tuple[Call[T], T | BaseException]) -> Iterator[tuple[Call[T], T | BaseException]]:
-        """While the consumer has it nobody drives what runs here, so it must not keep the consumer's own requests out."""
-        left, num_running, pace = time.monotonic(), self.num_running, self._wire.pace
-        pace.leave(num_running)
-        try:
-            yield outcome
-        finally:
-            pace.come_back(num_running)
-            self.paused += time.monotonic() - left
-
     def _begin_more(self) -> None:
-        room = self._window - len(self._waiting) - len(self._sleeping) - len(self._ended)
-        for call in itertools.islice(self._calls, max(0, room)):
-            self._step(_Flight(call, self._wire.operation(call, self)), None)
+        while self._room:
+            call = next(self._calls, None)  # which may pause, and go on later
+            if call is None:
+                return
+            self._room -= 1
+            flight = _Flight(call)
+            if not self._open(flight):
+                self._step(flight, None)
+
+    def _open(self, flight: _Flight[T]) -> bool:
+        """Send the request of a call at once, if nothing is in the way: most calls need nothing else."""
+        wire, call = self._wire, flight.call
+        if wire.pace.max_bytes_per_second or not call.is_at(wire):
+            return False
+        try:
+            opening = Opening(None, call.request(), [])
+        except Exception:  # the operation meets it again, and knows what it means
+            return False
+        try:
+            if not wire.pace.enter(opening.place):
+                return False
+            self.num_running += 1
+            connection = opening.connection = self.take()
+            if connection is not None:
+                connection.prepare(False, wire.policy.stall_timeout)
+                if not connection.begin_sending(opening.request):
+                    flight.opening = opening
+                    self._wait(flight, (connection.sock, READ, wire.policy.stall_timeout))
+                    return True
+        except BaseException:
+            self._drop(opening)
+            raise
+        self._drop(opening)
+        return False
+
+    def _drop(self, opening: Opening) -> None:
+        if opening.connection is not None:
+            self.forget(opening.connection.sock)
+            opening.connection.close()
+        if opening.place:
+            opening.place.clear()
+            self._wire.pace.leave()
+            self.num_running -= 1
+
+    def _advance(self, flight: _Flight[T], opening: Opening) -> None:
+        """Receive what has come for an opening."""
+        connection = opening.connection
+        assert connection is not None
+        try:
+            if not connection.advance(opening):
+                self._step(flight, None)
+            elif opening.is_whole:
+                self._end(flight, opening, connection)
+            else:
+                self._wait(flight, (connection.sock, READ, self._wire.policy.stall_timeout))
+        except BaseException:
+            if flight.operation is None:
+                self._drop(opening)
+            raise
+
+    def _end(self, flight: _Flight[T], opening: Opening, connection: Connection) -> None:
+        response = opening.response
+        assert response is not None
+        if response.reusable:
+            self.give(connection)
+            opening.connection = None
+        self._drop(opening)
+        try:
+            result = flight.call.answer(response)
+        except Exception as exc:
+            opening.connection, opening.error = None, exc
+            self._step(flight, None)
+            return
+        if self._wire.pace.is_slowed:
+            self._wire.pace.succeeded()
+        self._ended.append((flight.call, result))
 
     def _step(self, flight: _Flight[T], error: BaseException | None) -> None:
-        """Let a flight go on, up to what it waits for next."""
+        """Let a flight go on as a coroutine, up to what it waits for next."""
+        if flight.operation is None:
+            flight.operation = self._wire.operation(flight.call, self, flight.opening)
+            flight.opening = None
         try:
             wait = next(flight.operation) if error is None else flight.operation.throw(error)
         except StopIteration as stop:
@@ -123,18 +199,19 @@ class _Driver(Generic[T]):
             self._wait(flight, wait)
 
     def _wait(self, flight: _Flight[T], wait: Wait) -> None:
-        now = self.now()
         if isinstance(wait, float):
-            heapq.heappush(self._sleeping, (now + wait, next(self._numbers), flight))
+            heapq.heappush(self._sleeping, (self.now() + wait, next(self._numbers), flight))
             return
         sock, event, timeout = wait
         descriptor = sock.fileno()
-        flight.deadline = now + timeout
+        flight.deadline = time.monotonic() - self.paused + timeout
         self._waiting[descriptor] = flight
         registered = self._events.get(descriptor)
+        if registered == event:
+            return
         if registered is None:
             self._selector.register(descriptor, event)
-        elif registered != event:
+        else:
             self._selector.modify(descriptor, event)
         self._events[descriptor] = event
 
@@ -143,10 +220,12 @@ class _Driver(Generic[T]):
         timeout = LONGEST_POLL if not self._sleeping else min(LONGEST_POLL, max(0.0, self._sleeping[0][0] - now))
         for key, _ in self._selector.select(timeout):
             flight = self._waiting.pop(key.fd, None)
-            if flight is not None:
-                self._step(flight, None)
-            else:
+            if flight is None:
                 self._drop_idle(key.fd)
+            elif flight.opening is not None:
+                self._advance(flight, flight.opening)
+            else:
+                self._step(flight, None)
         now = self.now()
         while self._sleeping and self._sleeping[0][0] <= now:
             self._step(heapq.heappop(self._sleeping)[2], None)
@@ -165,18 +244,29 @@ class _Driver(Generic[T]):
         late = [descriptor for descriptor, flight in self._waiting.items() if flight.deadline <= now]
         for descriptor in late:
             flight = self._waiting.pop(descriptor, None)
-            if flight is not None:
-                self._step(flight, TimeoutError("no byte for too long"))
+            if flight is None:
+                continue
+            error = TimeoutError("no byte for too long")
+            if flight.opening is not None:
+                flight.opening.error = error
+                self._step(flight, None)
+            else:
+                self._step(flight, error)
 
     def close(self) -> None:
         """Drop what still runs; give connections that are at rest back to the process."""
+        with contextlib.suppress(ValueError):  # a forked child has forgotten all crowds
+            self._wire.pace.crowds.remove(self)
         if os.getpid() != self._owner:  # a forked child must not touch what its parent has registered
             self._events.clear()
         flights: list[Any] = [*self._waiting.values(), *(entry[2] for entry in self._sleeping)]
         self._waiting.clear()
         self._sleeping.clear()
         for flight in flights:
-            flight.operation.close()
+            if flight.opening is not None:
+                self._drop(flight.opening)
+            elif flight.operation is not None:
+                flight.operation.close()
         self._selector.close()
         for connection in self._idle.values():
             self._wire.give(connection)
