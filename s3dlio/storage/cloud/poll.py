@@ -64,6 +64,7 @@ class _Driver(Generic[T]):
         self._wire = wire
         self._calls = calls
         self._room = window  # how many more may begin
+        self._burst = max(1, window // 4)  # sent in a row, they wake the server once
         self._selector = selectors.DefaultSelector()
         self._events: dict[int, int] = {}  # what each descriptor is registered for
         self._waiting: dict[int, _Flight[T]] = {}  # by descriptor
@@ -91,7 +92,8 @@ class _Driver(Generic[T]):
 
     def outcomes(self) -> Iterator[tuple[Call[T], T | BaseException]]:
         while True:
-            self._begin_more()
+            if self._room >= self._burst or not self._ended:
+                self._begin_more()
             if self._ended:
                 outcome = self._ended.popleft()
                 left, self.is_parked = time.monotonic(), True
