@@ -63,6 +63,7 @@ class ParquetDataset(ObjectStoreIterableDataset):
             rank=rank,
             world_size=world_size,
             prefetch=prefetch,
+            on_error="raise",
         )
         self._transform_batch = transform
 
