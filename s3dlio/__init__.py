@@ -45,6 +45,16 @@ if TYPE_CHECKING:
     from .data.iterators import PyObjectDataLoaderSyncIter
     from .data.npy import load_npy, read_npy
     from .data.npz import generate_npz_bytes, load_npz, read_npz
+    from .data.parquet import create_async_loader
+    from .data.parquet_lookup import (
+        PyParquetIndex,
+        configure_tokio_threads,
+        parquet_cache_clear,
+        parquet_cache_invalidate,
+        parquet_cache_len,
+        parquet_get_rg,
+        parquet_rg_row_offsets,
+    )
     from .data.stream import PyBytesAsyncDataLoader
     from .data.tar import TarFile, TarReader, TarSampleReader, create_tar_index
     from .data.tfrecord import TFRecordFile, TFRecordReader, create_tfrecord_index
@@ -112,6 +122,11 @@ _MODULES = {
     "buckets": ("configure_s3", "create_bucket", "delete_bucket"),
     "bulk": _BULK_VERBS,
     "aio": tuple(f"{verb}_async" for verb in (*_VERBS, *_BULK_VERBS, "create_bucket", "delete_bucket")),
+    "data.parquet": ("create_async_loader",),
+    "data.parquet_lookup": (
+        *("PyParquetIndex", "configure_tokio_threads", "parquet_cache_clear", "parquet_cache_invalidate"),
+        *("parquet_cache_len", "parquet_get_rg", "parquet_rg_row_offsets"),
+    ),
     "data.bad_samples": ("BadSampleWarning",),
     "data.dataset": ("PyDataset",),
     "data.iterators": ("PyObjectDataLoaderSyncIter",),
@@ -164,6 +179,7 @@ __all__ = [
     "PyDataset",
     "PyObjectDataLoaderSyncIter",
     "PyObjectItem",
+    "PyParquetIndex",
     "PyWriterOptions",
     "S3dlioError",
     "ShuffleWindow",
@@ -176,6 +192,8 @@ __all__ = [
     "UnsafePickleError",
     "__version__",
     "configure_s3",
+    "configure_tokio_threads",
+    "create_async_loader",
     "create_azure_writer",
     "create_bucket",
     "create_bucket_async",
@@ -221,6 +239,11 @@ __all__ = [
     "mkdir_async",
     "open_reader",
     "open_writer",
+    "parquet_cache_clear",
+    "parquet_cache_invalidate",
+    "parquet_cache_len",
+    "parquet_get_rg",
+    "parquet_rg_row_offsets",
     "put_bytes",
     "put_bytes_async",
     "put_many",

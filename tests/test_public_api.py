@@ -38,6 +38,7 @@ DONE: dict[str, str | None] = {
     "PyWriterOptions.compression_level": None,
     "__version__": None,
     "configure_s3": "endpoint_url region ca_bundle",
+    "create_async_loader": "uri opts",
     "create_azure_writer": "uri options",
     "create_bucket": "name",
     "create_direct_filesystem_writer": "uri options",
@@ -112,7 +113,6 @@ LATER = [
     "compat.s3torchconnector.S3IterableDataset.from_prefix",
     "compat.s3torchconnector.S3MapDataset",
     "compat.s3torchconnector.S3MapDataset.from_prefix",
-    "create_async_loader",
     "create_multi_endpoint_store",
     "create_multi_endpoint_store_from_file",
     "create_multi_endpoint_store_from_template",
@@ -138,11 +138,12 @@ VARIABLES_LATER: set[str] = set()
 
 # Names that no guide has: what the package adds.
 OWN = {
-    *("BadSampleWarning", "CheckpointInfo", "ShuffleWindow", "TFRecordFile", "TFRecordReader", "TarFile"),
-    *("TarReader", "TarSampleReader", "create_bucket_async", "create_gcs_writer", "create_tar_index"),
-    *("delete_bucket_async", "delete_checkpoint", "keep_last", "latest_checkpoint", "list_checkpoints"),
-    *("load_distributed_shard", "load_npy", "load_npz", "open_reader", "open_writer", "read_npy", "read_npz"),
-    *("stat_many",),
+    *("BadSampleWarning", "CheckpointInfo", "PyParquetIndex", "ShuffleWindow", "TFRecordFile", "TFRecordReader"),
+    *("TarFile", "TarReader", "TarSampleReader", "configure_tokio_threads", "create_bucket_async"),
+    *("create_gcs_writer", "create_tar_index", "delete_bucket_async", "delete_checkpoint", "keep_last"),
+    *("latest_checkpoint", "list_checkpoints", "load_distributed_shard", "load_npy", "load_npz", "open_reader"),
+    *("open_writer", "parquet_cache_clear", "parquet_cache_invalidate", "parquet_cache_len", "parquet_get_rg"),
+    *("parquet_rg_row_offsets", "read_npy", "read_npz", "stat_many"),
     *(name for name in s3dlio.__all__ if name.endswith("Error")),
 }
 

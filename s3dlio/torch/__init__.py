@@ -16,6 +16,7 @@ except ImportError as exc:
 
 from .dataset import ObjectStoreIterableDataset, ObjectStoreMapDataset
 from .loader import Loader, loader
+from .parquet import ParquetDataset, split_rows, to_tensors
 from .sampler import ResumableSampler
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = [
     "Loader",
     "ObjectStoreIterableDataset",
     "ObjectStoreMapDataset",
+    "ParquetDataset",
     "ResumableSampler",
     "SafetensorsReader",
     "SafetensorsWriter",
@@ -37,6 +39,8 @@ __all__ = [
     "lightning",
     "loader",
     "safetensors",
+    "split_rows",
+    "to_tensors",
 ]
 
 # Loaded late, because torch.distributed.checkpoint and lightning take long to import.

@@ -14,14 +14,14 @@ from .. import bulk, objects
 from ..data.bad_samples import Filler, OnError, Skipped, checked_on_error
 from ..data.keys import KeyList
 from ..data.order import Deal, Order, Tail
+from ..data.state import checked_state, state_of
 from ..view import BytesView
 from . import collate as _collate  # noqa: F401 - teaches PyTorch what a batch of views is
 from .bad_samples import Board, filled
 from .cursor import Cursor
 from .ranks import current_ranks, current_worker
-from .state import checked_state, state_of
 
-__all__ = ["ObjectStoreIterableDataset", "ObjectStoreMapDataset", "tail_of"]
+__all__ = ["ObjectStoreIterableDataset", "ObjectStoreMapDataset", "Progress", "tail_of"]
 
 Transform = Callable[[BytesView], Any]
 
@@ -195,7 +195,12 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
         self._on_error = checked_on_error(on_error)
         self._board = None if on_error == "raise" else Board()
         self._cursor = Cursor(seed)
-        self._running: _Progress | None = None
+        self._running: Progress | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all ranks."""
+        return len(self.uris)
 
     @property
     def num_skipped(self) -> int:
@@ -240,7 +245,7 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
         if self._ranks_of_parent is not None and current_worker() is not None:
             told = self._ranks_of_parent
         rank, num_ranks = current_ranks(*told)
-        return Deal(len(self.uris), start, self.batch_size or 1, num_ranks, rank, tail=self._tail)
+        return Deal(self.num_samples, start, self.batch_size or 1, num_ranks, rank, tail=self._tail)
 
     def __bool__(self) -> bool:
         """There is at least one object, or there would be no dataset."""
@@ -256,11 +261,11 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
         worker, num_workers = current_worker() or (0, 1)
         epoch, start, was_taken = self._cursor.take()
         deal = self.deal(start).for_worker(worker, num_workers)
-        self._running = progress = _Progress(epoch, deal)
-        order = Order(len(self.uris), self.shuffle, self.seed, epoch)
+        self._running = progress = Progress(epoch, deal)
+        order = Order(self.num_samples, self.shuffle, self.seed, epoch)
         return _refusal(epoch, start) if was_taken else self._samples(order, progress)
 
-    def _samples(self, order: Order, progress: _Progress) -> Iterator[Any]:
+    def _samples(self, order: Order, progress: Progress) -> Iterator[Any]:
         indices = (index for block in progress.deal.blocks() for index in order.samples(block).tolist())
         arrivals = bulk.arrivals(self.uris.pick(indices), window=self._prefetch)
         filler = Filler(self._on_error, self._board.add if self._board else None)
@@ -281,12 +286,11 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
             raise RuntimeError("a DataLoader worker sees a part of the job only: take the state of s3dlio.torch.loader()")
         running = self._running
         epoch, position = (self.epoch, self._cursor.start) if running is None else (running.epoch, running.position())
-        num_samples = len(self.uris)
-        return state_of(seed=self.seed, shuffle=self.shuffle, epoch=epoch, position=position, num_samples=num_samples)
+        return state_of(seed=self.seed, shuffle=self.shuffle, epoch=epoch, position=position, num_samples=self.num_samples)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Let the next iteration go on where `state` was taken. Raises ValueError when it belongs to other data."""
-        self.start_at(*checked_state(state, shuffle=self.shuffle, num_samples=len(self.uris)))
+        self.start_at(*checked_state(state, shuffle=self.shuffle, num_samples=self.num_samples))
         self.seed = state["seed"]
 
     def __copy__(self) -> ObjectStoreIterableDataset:
@@ -311,7 +315,7 @@ def _refusal(epoch: int, start: int) -> Iterator[Any]:
     yield
 
 
-class _Progress:
+class Progress:
     """How far an iterator of an epoch has come."""
 
     def __init__(self, epoch: int, deal: Deal) -> None:
@@ -320,6 +324,7 @@ class _Progress:
         self.num_samples = 0
 
     def position(self) -> int:
+        """The global position that this rank has come to."""
         num_steps, rest = divmod(self.num_samples, self.deal.batch_size)
         if self.num_samples == self.deal.length:
             return self.deal.position_after(self.deal.num_steps)

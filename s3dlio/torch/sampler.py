@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sized
 from torch.utils.data import Sampler
 
 from ..data.order import Deal, Order
+from ..data.state import checked_state, state_of
 from .dataset import tail_of
 from .ranks import current_ranks
-from .state import checked_state, state_of
 
 __all__ = ["ResumableSampler"]
 
