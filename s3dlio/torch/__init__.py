@@ -12,5 +12,13 @@ except ImportError as exc:
 from .dataset import ObjectStoreIterableDataset, ObjectStoreMapDataset
 from .loader import Loader, loader
 from .sampler import ResumableSampler
+from .stateful import position_from
 
-__all__ = ["Loader", "ObjectStoreIterableDataset", "ObjectStoreMapDataset", "ResumableSampler", "loader"]
+__all__ = [
+    "Loader",
+    "ObjectStoreIterableDataset",
+    "ObjectStoreMapDataset",
+    "ResumableSampler",
+    "loader",
+    "position_from",
+]
