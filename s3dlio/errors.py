@@ -14,6 +14,7 @@ that `except FileNotFoundError` works as for local files::
         ├── ThrottledError             the store says "slow down" and went on saying so
         ├── ChangedError               the object was replaced while it was read
         ├── IncompleteReadError        also EOFError: the body ended early and could not be completed
+        ├── CorruptDataError           also ValueError: what was read is not what its format or its checksum says
         └── MissingPackageError        also ImportError: an optional package is not installed
 
 A message says what failed, the URI, the store's own words and what to do. Each class can be built from one string and
@@ -28,6 +29,7 @@ __all__ = [
     "AccessDeniedError",
     "ChangedError",
     "ConfigError",
+    "CorruptDataError",
     "IncompleteReadError",
     "MissingPackageError",
     "NotEmptyError",
@@ -78,6 +80,10 @@ class ChangedError(S3dlioError):
 
 class IncompleteReadError(EOFError, S3dlioError):
     """Fewer bytes came than the store had promised."""
+
+
+class CorruptDataError(ValueError, S3dlioError):
+    """What was read does not fit its format or its checksum."""
 
 
 class MissingPackageError(ImportError, S3dlioError):

@@ -1,0 +1,87 @@
+"""`ShardReader`: items out of one or several container files, in order, with a position to go on from."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+from .. import config, objects
+from ..transfer.ahead import BLOCK_BYTES, Forward
+
+__all__ = ["FILES_AHEAD", "ShardReader"]
+
+VERSION = 1
+FILES_AHEAD = 4  # of small files; of large ones, the next
+
+T = TypeVar("T")
+
+
+class ShardReader(Generic[T]):
+    """What TFRecord and tar readers share. `items_of` is theirs: the items of a file, each with where the next begins.
+
+    Iterating goes on from the position of `load_state_dict`, else from the first file; the next iteration begins anew. A
+    position is a byte offset, so that resuming costs nothing, however far it is.
+    """
+
+    def __init__(self, uris: str | Iterable[str]) -> None:
+        self.uris = [uris] if isinstance(uris, str) else list(uris)
+        self._position = (0, 0, 0)  # file, offset in it, items before
+        self._is_restored = False
+
+    def items_of(self, file: Forward) -> Iterator[tuple[T, int]]:
+        """The items from the file's position on, each with the byte at which the next one begins."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[T]:
+        if not self._is_restored:
+            self._position = (0, 0, 0)
+        self._is_restored = False
+        number, start, count = self._position
+        for index, file in self._files(number, start):
+            try:
+                for item, offset in self.items_of(file):
+                    count += 1
+                    self._position = (index, offset, count)
+                    yield item
+            finally:
+                file.close()
+
+    def _files(self, number: int, start: int) -> Iterator[tuple[int, Forward]]:
+        """The files from `number` on, with the first block of the next ones on its way."""
+        options = config.snapshot()
+        rest = iter(range(number, len(self.uris)))
+        opened: deque[tuple[int, Forward]] = deque()
+        ahead = 1
+        try:
+            while True:
+                while len(opened) < ahead and (index := next(rest, None)) is not None:
+                    store, key = objects.resolve(self.uris[index])
+                    opened.append((index, Forward(store, key, options, start=start if index == number else 0)))
+                if not opened:
+                    return
+                ahead = 1 + (FILES_AHEAD if opened[0][1].size <= BLOCK_BYTES else 1)
+                yield opened.popleft()
+        finally:
+            for _, file in opened:
+                file.close()
+
+    def state_dict(self) -> dict[str, int]:
+        """The position after the last item that was taken, in a few plain numbers."""
+        file, offset, num_items = self._position
+        return {
+            "version": VERSION,
+            "num_files": len(self.uris),
+            "file": file,
+            "offset": offset,
+            "num_items": num_items,
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the next iteration go on from there. Raises ValueError when the state is not one of these files."""
+        if state.get("version") != VERSION:
+            raise ValueError(f"this state has version {state.get('version')}, this s3dlio reads version {VERSION}")
+        if state.get("num_files") != len(self.uris):
+            raise ValueError(f"the state was taken on {state.get('num_files')} files, and there are {len(self.uris)} now")
+        self._position = (state["file"], state["offset"], state["num_items"])
+        self._is_restored = True

@@ -1,0 +1,169 @@
+"""Tar shards (WebDataset) on any scheme: members and samples streamed, indexed, and read at random.
+
+A sample is a run of members whose path is the same up to the first dot of its last part
+(https://github.com/webdataset/webdataset). An index is text: a line `offset size "name"` for each file, the offset and the
+size of its data in bytes, and its name as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from .. import config, objects
+from ..errors import CorruptDataError, IncompleteReadError
+from ..transfer import ranges
+from ..transfer.ahead import Forward
+from ..view import BytesView
+from .shards import ShardReader
+from .tarheaders import headers, padded
+
+__all__ = [
+    "TarEntry",
+    "TarFile",
+    "TarMember",
+    "TarReader",
+    "TarSampleReader",
+    "create_tar_index",
+    "read_tar_index",
+    "split_name",
+]
+
+WINDOW = 64  # ranged reads in flight
+
+TarSample = dict[str, str | BytesView]
+
+
+class TarMember(NamedTuple):
+    """A file of an archive; `data.uri` is the archive."""
+
+    name: str
+    data: BytesView
+
+
+class TarEntry(NamedTuple):
+    """Where a file of an archive lies: the offset and the size of its data, in bytes."""
+
+    offset: int
+    size: int
+    name: str
+
+
+def _members(file: Forward) -> Iterator[tuple[int, TarMember]]:
+    """Every regular file, with the byte at which its headers begin."""
+    for header in headers(file):
+        data = file.take(header.size)
+        file.skip(padded(header.size) - header.size)
+        yield header.start, TarMember(header.name, data)
+
+
+class TarReader(ShardReader[TarMember]):
+    """Stream the regular files of one or several tar archives, in order, as (name, data) pairs.
+
+    Data is a BytesView: a slice of the block that was read (no copy), or memory of its own where it crosses blocks.
+    Iterating again starts again; state and errors are those of `TFRecordReader`. An archive without its end mark is
+    truncated, hence an error, and what follows an end mark is read as well, as in archives that were concatenated.
+
+    >>> for name, data in TarReader("s3://bucket/train-{0000}.tar"):
+    ...     print(name, len(data))
+    """
+
+    def items_of(self, file: Forward) -> Iterator[tuple[TarMember, int]]:
+        for _, member in _members(file):
+            yield member, file.position
+
+
+class TarSampleReader(ShardReader[TarSample]):
+    """Stream the samples of WebDataset shards as dicts: "__key__", "__url__" (the shard), and a BytesView by extension.
+
+    A sample is a run of files with one key, the path up to the first dot of its last part; what follows the dot, in lower
+    case, is the extension. Files without one are left out. A state lies between two samples. Raises CorruptDataError when a
+    sample has an extension twice.
+    """
+
+    def items_of(self, file: Forward) -> Iterator[tuple[TarSample, int]]:
+        sample: TarSample = {}
+        for start, member in _members(file):
+            key, extension = split_name(member.name)
+            if not extension:
+                continue
+            if sample and sample["__key__"] != key:
+                yield sample, start
+                sample = {}
+            if extension in sample:
+                raise CorruptDataError(f"{file.uri}: {member.name} comes twice in a sample")
+            sample = sample or {"__key__": key, "__url__": file.uri}
+            sample[extension] = member.data
+        if sample:
+            yield sample, file.position
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """(key, extension) of a member: the path up to the first dot of its last part, and the rest in lower case."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, extension = base.partition(".")
+    return folder + slash + stem, extension.lower() if stem else ""
+
+
+class TarFile:
+    """One tar archive by member: `file[name]` or `file[number]`, `len(file)`, `file.get_many(…)`, each one ranged read.
+
+    `index` is the URI of an index, or what `read_tar_index` returns; without it the headers are read to make one.
+    """
+
+    def __init__(self, uri: str, index: str | Sequence[TarEntry] | None = None) -> None:
+        self.uri = uri
+        if index is None:
+            self.entries: Sequence[TarEntry] = list(_entries(uri))
+        else:
+            self.entries = read_tar_index(index) if isinstance(index, str) else index
+        self._numbers = {entry.name: number for number, entry in enumerate(self.entries)}
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, member: int | str) -> BytesView:
+        return self.get_many([member])[0]
+
+    def get_many(self, members: Iterable[int | str]) -> list[BytesView]:
+        """The data of these members, by name or number, in their order."""
+        wanted = [self.entries[self._numbers[name] if isinstance(name, str) else name] for name in members]
+        store, key = objects.resolve(self.uri)
+        pieces = [(entry.offset, entry.size) for entry in wanted]
+        views = ranges.fetch_ranges(store, key, pieces, window=WINDOW, options=config.snapshot())
+        for view, entry in zip(views, wanted, strict=True):
+            if view.nbytes < entry.size:
+                has = f"{view.nbytes} of {entry.size} bytes"
+                raise IncompleteReadError(f"{self.uri} is truncated: of {entry.name} it has {has}")
+        return views
+
+    __getitems__ = get_many
+
+
+def _entries(uri: str) -> Iterator[TarEntry]:
+    file = Forward(*objects.resolve(uri), config.snapshot())
+    try:
+        for header in headers(file):
+            yield TarEntry(file.position, header.size, header.name)
+            file.skip(padded(header.size))
+    finally:
+        file.close()
+
+
+def create_tar_index(input_path: str, output_path: str | None = None) -> int:
+    """Write the index of a tar archive, by default to its name with ".idx", and return the number of files in it.
+
+    Any scheme in and out. Of large files only the headers are read. Nothing is written when the archive is broken.
+    """
+    entries = list(_entries(input_path))
+    text = "".join(f"{entry.offset} {entry.size} {json.dumps(entry.name)}\n" for entry in entries)
+    objects.put_bytes(f"{input_path}.idx" if output_path is None else output_path, text.encode())
+    return len(entries)
+
+
+def read_tar_index(index_path: str) -> list[TarEntry]:
+    """The entries of an index, in the order of the archive."""
+    lines = bytes(objects.get(index_path)).decode().splitlines()
+    parts = (line.split(" ", 2) for line in lines)
+    return [TarEntry(int(offset), int(size), json.loads(name)) for offset, size, name in parts]
