@@ -271,7 +271,7 @@ def test_the_refusal_of_a_worker_reaches_the_main_process(prefix: str) -> None:
     resumed.batches.load_state_dict(state_of(Run("stream", prefix, 1), 2))
     with pytest.raises(ValueError, match="batch_size=4, and here it is 2") as caught:
         iter(resumed.batches)
-    iterators = [frame.frame.f_locals.get("self") for frame in caught.traceback]
+    iterators: list[Any] = [frame.frame.f_locals.get("self") for frame in caught.traceback]
     for iterator in iterators:
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
