@@ -11,6 +11,7 @@ except ImportError as exc:
 
 from .dataset import ObjectStoreIterableDataset, ObjectStoreMapDataset
 from .loader import Loader, loader
+from .pipe_dataset import PipeDataset
 from .sampler import ResumableSampler
 from .stateful import position_from
 
@@ -18,6 +19,7 @@ __all__ = [
     "Loader",
     "ObjectStoreIterableDataset",
     "ObjectStoreMapDataset",
+    "PipeDataset",
     "ResumableSampler",
     "loader",
     "position_from",
