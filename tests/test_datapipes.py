@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import pickle
 import struct
 import tarfile
@@ -92,10 +93,10 @@ MAKERS: dict[str, tuple[Make, int]] = {
 every_pipe = pytest.mark.parametrize("kind", MAKERS)
 
 
-def loaded(pipe: Any, num_workers: int, **options: Any) -> DataLoader[Any]:
+def loaded(pipe: Any, num_workers: int, **options: Any) -> Any:
     if num_workers:
         options = {"multiprocessing_context": "fork", "timeout": 60} | options
-    return DataLoader(pipe, batch_size=3, num_workers=num_workers, **options)
+    return options.pop("kind", DataLoader)(pipe, batch_size=3, num_workers=num_workers, **options)
 
 
 def numbers_of(loader: Any) -> list[int]:
@@ -291,6 +292,36 @@ def test_a_pipe_dataset_resumes_exactly_and_again(
     run = make()
     run.load_state_dict(state)
     assert take(run, 2) == epochs[2]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("make", [ReadObjects, ReadTFRecord], ids=lambda kind: kind.__name__)
+def test_a_reader_at_the_end_of_a_graph_resumes_with_workers(make: Any, prefix: str, shards: str, num_workers: int) -> None:
+    """Also when a worker gave nothing since it was resumed, and in the epoch after."""
+
+    def run() -> Any:
+        dataset = PipeDataset(make(prefix if make is ReadObjects else f"{shards}records/"), shuffle=True)
+        return loaded(dataset, num_workers, kind=StatefulDataLoader)
+
+    def take(loader: Any, epoch: int, num_batches: int | None = None) -> list[list[int]]:
+        loader.dataset.set_epoch(epoch)
+        batches = itertools.islice(loader, num_batches)
+        return [[number(view) for view in batch] for batch in batches]
+
+    expected = [take(run(), epoch) for epoch in range(2)]
+    seen: list[list[int]] = []
+    state = None
+    for stop in (1, 1, 2, None):
+        loader = run()
+        if state is not None:
+            loader.load_state_dict(state)
+        seen += take(loader, 0, stop)
+        state = loader.state_dict()
+    assert seen == expected[0]
+    assert take(loader, 1) == expected[1]
+    loader = run()
+    loader.load_state_dict(state)
+    assert take(loader, 1) == expected[1]
 
 
 @pytest.mark.parametrize("kind", ["read", "tfrecord", "tar_samples"])

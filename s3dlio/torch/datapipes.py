@@ -36,6 +36,7 @@ __all__ = [
     "ReadTFRecord",
     "ReadTar",
     "ReadTarSamples",
+    "SharedPipe",
     "Source",
 ]
 
@@ -89,8 +90,11 @@ class _Sharing:
         return total, mine
 
 
-class _SharedPipe(IterDataPipe[Any]):
-    """A pipe that takes its part of the items, unless a pipe before it does so already: PyTorch refuses to share twice."""
+class SharedPipe(IterDataPipe[Any]):
+    """A pipe that takes its part of the items, unless a pipe before it does so already: PyTorch refuses to share twice.
+
+    All iterable pipes of this module are of this kind.
+    """
 
     source_datapipe: IterDataPipe[Any] | None = None
     _sharing: _Sharing | None = None
@@ -106,6 +110,14 @@ class _SharedPipe(IterDataPipe[Any]):
         self._sharing = self._sharing or _Sharing()
         self._sharing.tell(num_of_instances, instance_id, sharding_group)
 
+    def state_dict(self) -> dict[str, int]:
+        """Where the running iteration is."""
+        raise NotImplementedError
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the next iteration go on there; of an empty state, from the beginning."""
+        raise NotImplementedError
+
     def _may_share(self) -> bool:
         before = [] if self.source_datapipe is None else get_all_graph_pipes(traverse_dps(self.source_datapipe))
         return not any(hasattr(pipe, "apply_sharding") for pipe in before)
@@ -115,7 +127,7 @@ class _SharedPipe(IterDataPipe[Any]):
         return (1, 0) if self._sharing is None or not self._may_share() else self._sharing.mine()
 
 
-class _CountedPipe(_SharedPipe):
+class _CountedPipe(SharedPipe):
     """A pipe whose place is the number of items that it gave."""
 
     _taken = 0
@@ -132,9 +144,9 @@ class _CountedPipe(_SharedPipe):
         return {"version": VERSION, "taken": self._taken if self._resume_at is None else self._resume_at}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Let the next iteration go on there. Raises ValueError for what is no state."""
+        """Let the next iteration go on there; of an empty state, from the beginning. ValueError for what is no state."""
         taken = state.get("taken")
-        if state.get("version") != VERSION or not isinstance(taken, int) or taken < 0:
+        if state and (state.get("version") != VERSION or not isinstance(taken, int) or taken < 0):
             raise ValueError(f"{state} is no state of {type(self).__name__}")
         self._resume_at = taken
 
@@ -166,7 +178,7 @@ class ListObjects(_CountedPipe):
         """Shuffle all names here: a pipe with a buffer, such as PyTorch puts behind others, is not needed."""
         return self.set_shuffle(True)
 
-    def sharding_filter(self, sharding_group_filter: Any = None) -> ListObjects:
+    def sharding_filter(self, *_: Any, **__: Any) -> ListObjects:
         """The pipe itself: it takes its part anyway, and PyTorch refuses another pipe that does so."""
         return self
 
@@ -191,7 +203,7 @@ class ListObjects(_CountedPipe):
             yield held.keys[index]
 
 
-class _Reader(_SharedPipe):
+class _Reader(SharedPipe):
     """What the readers share: their URIs come from `source_datapipe`, and nothing is read but for this instance."""
 
     def _read_from(self, source: Source) -> None:
@@ -254,7 +266,7 @@ class _ShardPipe(_Reader):
         return {} if self._reader is None else self._reader.state_dict()
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Let the next iteration go on there, without reading what comes before."""
+        """Let the next iteration go on there, without reading what comes before; of an empty state, from the beginning."""
         self._resume_at = dict(state) or None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from torchdata.nodes import BaseNode
-
+from ..errors import MissingPackageError
 from .datapipes import ReadTar, ReadTarSamples, ReadTFRecord
 from .dataset import ObjectStoreIterableDataset
 from .pipe_dataset import PipeDataset
+
+try:
+    from torchdata.nodes import BaseNode
+except ImportError as exc:
+    raise MissingPackageError("s3dlio.torch.nodes needs torchdata: pip install torchdata") from exc
 
 __all__ = ["Stream", "StreamNode", "objects", "tar", "tar_samples", "tfrecord"]
 
@@ -41,7 +45,7 @@ class Stream(Protocol):
         ...
 
 
-class StreamNode(BaseNode[Any]):
+class StreamNode(BaseNode):  # type: ignore[misc] # torchdata is not typed
     """Any stream of this package as a source node: ObjectStoreIterableDataset, ParquetDataset, PipeDataset.
 
     Its state is that of the stream; that of a `torchdata.nodes.Loader` around it is converted by
@@ -55,6 +59,7 @@ class StreamNode(BaseNode[Any]):
         super().__init__()
         self._stream = stream
         self._items: Iterator[Any] | None = None
+        self._epoch = stream.epoch
         self._has_begun = False
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
@@ -78,14 +83,16 @@ class StreamNode(BaseNode[Any]):
 
     def get_state(self) -> dict[str, Any]:
         """The state of the stream, in plain numbers."""
-        return {"stream": self._stream.state_dict(), "has_begun": int(self._has_begun)}
+        state_dict = getattr(self._stream, "progress_dict", self._stream.state_dict)
+        return {"stream": state_dict(), "has_begun": int(self._has_begun)}
 
     def shutdown(self) -> None:
         """Leave the stream: what is in flight is given up."""
         self._leave()
 
     def _leave(self) -> None:
-        items, self._items = self._items, None
+        items: Any = self._items
+        self._items = None
         if hasattr(items, "close"):
             items.close()
 
@@ -93,7 +100,7 @@ class StreamNode(BaseNode[Any]):
 def objects(uri: str, **options: Any) -> StreamNode:
     """The objects under a prefix, as `ObjectStoreIterableDataset` with these options.
 
-    With several ranks and `batch_size`, follow it with a Batcher of that size: a state lies between batches.
+    A state that is taken between batches of `batch_size` is good for any number of ranks, another one for as many.
     """
     return StreamNode(ObjectStoreIterableDataset(uri, **options))
 

@@ -17,6 +17,7 @@ from torch.utils.data.graph_settings import apply_random_seed, apply_sharding, a
 
 from ..data.order import seed_of_epoch
 from .cursor import Cursor
+from .datapipes import SharedPipe
 from .ranks import current_ranks, current_worker
 
 __all__ = ["PipeDataset"]
@@ -82,7 +83,10 @@ class PipeDataset(IterableDataset[Any]):
         epoch = self._cursor.take()[0] if state is None else state["epoch"]
         self._share(epoch)
         self._running = place = _Place(epoch, 0 if state is None else state["taken"])
-        return self._items(place, {} if state is None else state.get("pipe") or {})
+        of_pipe = {} if state is None else state.get("pipe") or {}
+        if isinstance(self.pipe, SharedPipe):
+            self.pipe.load_state_dict(of_pipe)
+        return self._items(place, 0 if of_pipe else place.num_taken)
 
     def _share(self, epoch: int) -> None:
         """Tell the pipes what PyTorch's DataLoader tells them."""
@@ -98,11 +102,9 @@ class PipeDataset(IterableDataset[Any]):
         number, num_workers = worker or (0, 1)
         return num_ranks, rank, num_workers, number
 
-    def _items(self, place: _Place, state: dict[str, Any]) -> Iterator[Any]:
-        pipe: Any = self.pipe
-        if state:
-            pipe.load_state_dict(state)
-        for item in itertools.islice(pipe, 0 if state else place.num_taken, None):
+    def _items(self, place: _Place, num_again: int) -> Iterator[Any]:
+        """The items that are left; the first `num_again` of the pipe are made again and left out."""
+        for item in itertools.islice(self.pipe, num_again, None):
             place.num_taken += 1
             yield item
 
@@ -119,7 +121,7 @@ class PipeDataset(IterableDataset[Any]):
             "epoch": epoch,
             "taken": taken,
             **dict(zip(_SHARING, (num_ranks, worker, num_workers), strict=True)),
-            "pipe": self.pipe.state_dict() if taken and hasattr(self.pipe, "state_dict") else {},
+            "pipe": self.pipe.state_dict() if taken and isinstance(self.pipe, SharedPipe) else {},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

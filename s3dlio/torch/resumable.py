@@ -51,7 +51,7 @@ class DealtStream(IterableDataset[Any]):
         self._ranks_of_parent: tuple[int, int] | None = None
         self._cursor = Cursor(seed)
         self._running: Progress | None = None
-        self._restored: tuple[int, int, int] | None = None  # of a worker: (epoch, start, samples taken)
+        self._restored: Progress | None = None  # by a share
 
     def _read(self, samples: Iterator[int]) -> Iterator[Any]:
         """The samples of these numbers, one for each, in this order."""
@@ -69,12 +69,14 @@ class DealtStream(IterableDataset[Any]):
     @property
     def epoch(self) -> int:
         """The epoch that iterates next."""
-        return self._cursor.epoch
+        return self._cursor.epoch if self._restored is None else self._restored.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that iterates next: its number gives its order. Reaches workers that outlive an epoch, too."""
         if epoch < 0:
             raise ValueError(f"epoch={epoch} must not be negative")
+        if epoch != self.epoch:
+            self._restored = None
         self._cursor.set_epoch(epoch)
         self._running = None
 
@@ -82,7 +84,7 @@ class DealtStream(IterableDataset[Any]):
         """Let the next iteration begin at the global `position` of `epoch`."""
         self.deal(position)
         self._cursor.set(epoch, position)
-        self._running = None
+        self._running = self._restored = None
 
     def deal(self, start: int = 0) -> Deal:
         """How the epoch's positions from `start` on are dealt to this rank."""
@@ -103,14 +105,16 @@ class DealtStream(IterableDataset[Any]):
         return self.deal().length
 
     def __iter__(self) -> Iterator[Any]:
-        if self._restored is None:
+        restored, self._restored = self._restored, None
+        if restored is None:
             epoch, start, was_taken = self._cursor.take()
-            taken = 0
-        else:
-            (epoch, start, taken), was_taken, self._restored = self._restored, False, None
-        self._running = progress = Progress(epoch, self.deal(start).for_worker(*_worker()), taken)
-        order = Order(self.num_samples, self.shuffle, self.seed, epoch)
-        return _refusal(epoch, start) if was_taken else self._samples(order, progress)
+            restored = Progress(epoch, self.deal(start).for_worker(*_worker()))
+            if was_taken:
+                return _refusal(epoch, start)
+        elif (restored.deal.worker, restored.deal.num_workers) != _worker():
+            raise ValueError("what one process took cannot go on in DataLoader workers: use s3dlio.torch.position_from()")
+        self._running = restored
+        return self._samples(Order(self.num_samples, self.shuffle, self.seed, restored.epoch), restored)
 
     def _samples(self, order: Order, progress: Progress) -> Iterator[Any]:
         indices = (index for block in progress.positions() for index in order.samples(block).tolist())
@@ -125,24 +129,30 @@ class DealtStream(IterableDataset[Any]):
         a batch of several ranks, where there is no one position. In a DataLoader worker it is the share of this worker,
         which a StatefulDataLoader collects, and which `s3dlio.torch.position_from` makes a state.
         """
-        running = self._running
+        running = self._running or self._restored
         if current_worker() is not None:
             return self._share(running or Progress(self.epoch, self.deal(self._cursor.start).for_worker(*_worker())))
         epoch, position = (self.epoch, self._cursor.start) if running is None else (running.epoch, running.position())
         return state_of(seed=self.seed, shuffle=self.shuffle, epoch=epoch, position=position, num_samples=self.num_samples)
 
+    def progress_dict(self) -> dict[str, int]:
+        """`state_dict()`; within a batch of several ranks, the share of this process, which as many ranks can load."""
+        running = self._running or self._restored
+        return self._share(running) if running and running.is_within_a_step else self.state_dict()
+
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Let the next iteration go on where `state` was taken. Raises ValueError when it belongs to other data."""
-        if is_share(state) and current_worker() is not None:
+        if is_share(state):
             epoch, position, taken = checked_share(state, self._share(Progress(0, self.deal().for_worker(*_worker()))))
-            self.deal(position)
+            restored = Progress(epoch, self.deal(position).for_worker(*_worker()), taken)
             self._cursor.restored_elsewhere(epoch, state["seed"])
-            self._restored = (epoch, position, taken)
+            self._restored = restored
         else:
             epoch, position = checked_state(state, shuffle=self.shuffle, num_samples=self.num_samples)
             self.deal(position)  # a position beyond the end is an error here
             self.seed = state["seed"]
             self._cursor.restore(epoch, position)
+            self._restored = None
         self._running = None
 
     def _share(self, progress: Progress) -> dict[str, int]:
@@ -152,7 +162,7 @@ class DealtStream(IterableDataset[Any]):
     def __copy__(self) -> Self:
         """The same stream with an epoch and a position of its own; what it reads is shared."""
         twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__, _cursor=Cursor(self.seed), _running=None)
+        twin.__dict__.update(self.__dict__, _cursor=Cursor(self.seed), _running=None, _restored=None)
         twin._cursor.set(self.epoch, self._cursor.start)
         return twin
 
@@ -177,12 +187,18 @@ class Progress:
                 yield block[skip:]
             skip = max(0, skip - block.size)
 
+    @property
+    def is_within_a_step(self) -> bool:
+        """Whether several ranks have no common position now."""
+        is_over = self.num_taken == self.deal.length
+        return self.deal.num_ranks > 1 and not is_over and self.num_taken % self.deal.batch_size > 0
+
     def position(self) -> int:
         """The global position. Raises RuntimeError within a batch of several ranks."""
         num_steps, rest = divmod(self.num_taken, self.deal.batch_size)
         if self.num_taken == self.deal.length:
             return self.deal.position_after(self.deal.num_steps)
-        if rest and self.deal.num_ranks > 1:
+        if self.is_within_a_step:
             raise RuntimeError("take the state between batches: within one, several ranks have no common position")
         return self.deal.position_after(num_steps) + rest
 
