@@ -21,11 +21,10 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from benchmarks import servers
+from benchmarks import environments, servers
 
 ROOT = Path(__file__).parent.parent
 CLIENTS = ROOT / "benchmarks" / "clients"
-CACHE = ROOT / ".cache" / "benchmarks"
 KIB, MIB = 1024, 1024 * 1024
 
 # What is installed for an engine; None: the project's own environment.
@@ -53,15 +52,9 @@ WORKS = {
 
 
 def interpreter(engine: str) -> str:
-    """The Python of the engine's own environment, which is made when it is first needed."""
+    """The Python of the engine's own environment."""
     requirement = ENGINES[engine]
-    if requirement is None:
-        return sys.executable
-    python = CACHE / requirement / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", requirement], check=True)
-    return str(python)
+    return sys.executable if requirement is None else environments.python_with(requirement)
 
 
 def environment_of(endpoint: str) -> dict[str, str]:

@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     )
     from .buckets import configure_s3, create_bucket, delete_bucket
     from .bulk import get_many, put_many, stat_many
+    from .data.npy import load_npy, read_npy
+    from .data.npz import generate_npz_bytes, load_npz, read_npz
+    from .data.tar import TarFile, TarReader, TarSampleReader, create_tar_index
+    from .data.tfrecord import TFRecordFile, TFRecordReader, create_tfrecord_index
+    from .data.window import ShuffleWindow
     from .errors import (
         AccessDeniedError,
         ChangedError,
@@ -97,6 +102,11 @@ _MODULES = {
         "ThrottledError",
     ),
     "view": ("BytesView", "PyBytesView", "PyObjectItem"),
+    "data.npy": ("load_npy", "read_npy"),
+    "data.npz": ("generate_npz_bytes", "load_npz", "read_npz"),
+    "data.tar": ("TarFile", "TarReader", "TarSampleReader", "create_tar_index"),
+    "data.tfrecord": ("TFRecordFile", "TFRecordReader", "create_tfrecord_index"),
+    "data.window": ("ShuffleWindow",),
     "torch": ("ObjectStoreIterableDataset", "ObjectStoreMapDataset"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
@@ -120,17 +130,26 @@ __all__ = [
     "PyBytesView",
     "PyObjectItem",
     "S3dlioError",
+    "ShuffleWindow",
+    "TFRecordFile",
+    "TFRecordReader",
+    "TarFile",
+    "TarReader",
+    "TarSampleReader",
     "ThrottledError",
     "__version__",
     "configure_s3",
     "create_bucket",
     "create_bucket_async",
+    "create_tar_index",
+    "create_tfrecord_index",
     "delete",
     "delete_async",
     "delete_bucket",
     "delete_bucket_async",
     "exists",
     "exists_async",
+    "generate_npz_bytes",
     "get",
     "get_async",
     "get_many",
@@ -146,6 +165,8 @@ __all__ = [
     "list_full_uris_async",
     "list_keys",
     "list_keys_async",
+    "load_npy",
+    "load_npz",
     "mkdir",
     "mkdir_async",
     "open_reader",
@@ -154,6 +175,8 @@ __all__ = [
     "put_bytes_async",
     "put_many",
     "put_many_async",
+    "read_npy",
+    "read_npz",
     "stat",
     "stat_async",
     "stat_many",

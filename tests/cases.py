@@ -27,6 +27,7 @@ _LOCAL = "tests/test_local.py::"
 _DIRECT = "tests/test_fileio.py::"
 _WRITE = "tests/test_write.py::"
 _READ = "tests/test_read.py::"
+_TFRECORD = "tests/test_tfrecord.py::"
 
 CASES = (
     Case("O01", "get, stat, delete, list: key characters", _STORAGE + "test_a_key_is_opaque"),
@@ -315,8 +316,21 @@ CASES = (
     Case("O35", "save_distributed_shard, finalize", LATER),
     Case("O36", "create_async_loader: parquet shapes", LATER),
     Case("O37", "create_async_loader: parquet index cache", LATER),
-    Case("O38", "create_tfrecord_index", LATER),
-    Case("O39", "generate_npz_bytes", LATER),
+    Case("O38", "create_tfrecord_index: a flipped bit", _TFRECORD + "test_a_flipped_bit_anywhere_names_file_and_byte"),
+    Case("O38", "create_tfrecord_index: any scheme in and out", _TFRECORD + "test_an_index_is_one_line_for_each_record"),
+    Case("O38", "TFRecordFile: random access", _TFRECORD + "test_a_wrong_index_and_a_damaged_record_are_errors"),
+    Case("O38", "TFRecordReader: resume", _TFRECORD + "test_a_reader_goes_on_from_any_position"),
+    Case(
+        "O39",
+        "generate_npz_bytes: zip64 records",
+        "tests/test_ziplayout.py::test_zip64_records_are_there_when_they_are_needed_and_only_then",
+    ),
+    Case(
+        "O39",
+        "generate_npz_bytes: sizes and offsets over 4 GiB",
+        "tests/test_ziplayout.py::test_archives_of_any_size_are_read_by_zipfile",
+    ),
+    Case("O39", "generate_npz_bytes: numpy.load, unzip -t", "tests/test_npz.py::test_a_large_archive_in_parallel_is_right"),
     Case("O40", "finalize_op_log", LATER),
     Case(
         "O41",

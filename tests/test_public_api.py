@@ -27,11 +27,13 @@ DONE: dict[str, str | None] = {
     "__version__": None,
     "configure_s3": "endpoint_url region ca_bundle",
     "create_bucket": "name",
+    "create_tfrecord_index": "input_path output_path",
     "delete": "uri",
     "delete_async": "uri",
     "delete_bucket": "name",
     "exists": "uri",
     "exists_async": "uri",
+    "generate_npz_bytes": "shape dtype num_samples",
     "get": "uri",
     "get_async": "uri",
     "get_many": "uris workers",
@@ -109,11 +111,9 @@ LATER = [
     "create_multi_endpoint_store_from_file",
     "create_multi_endpoint_store_from_template",
     "create_s3_writer",
-    "create_tfrecord_index",
     "download",
     "finalize_distributed_checkpoint",
     "finalize_op_log",
-    "generate_npz_bytes",
     "get_many_stats",
     "init_op_log",
     "is_op_log_active",
@@ -139,6 +139,8 @@ VARIABLES_LATER: set[str] = set()
 # Names that no guide has: what the package adds.
 OWN = {
     *("create_bucket_async", "delete_bucket_async", "open_reader", "open_writer", "stat_many"),
+    *("ShuffleWindow", "TFRecordFile", "TFRecordReader", "TarFile", "TarReader", "TarSampleReader", "create_tar_index"),
+    *("load_npy", "load_npz", "read_npy", "read_npz"),
     *(name for name in s3dlio.__all__ if name.endswith("Error")),
 }
 

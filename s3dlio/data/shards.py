@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from .. import config, objects
-from ..transfer.ahead import BLOCK_BYTES, Forward
+from ..errors import ChangedError
+from ..transfer.ahead import Forward
 
 __all__ = ["FILES_AHEAD", "ShardReader"]
 
 VERSION = 1
-FILES_AHEAD = 4  # of small files; of large ones, the next
+FILES_AHEAD = 8  # of small files; of large ones, the next
 
 T = TypeVar("T")
 
@@ -37,9 +39,16 @@ class ShardReader(Generic[T]):
         if not self._is_restored:
             self._position = (0, 0, 0)
         self._is_restored = False
+        return self._items()
+
+    def _items(self) -> Iterator[T]:
         number, start, count = self._position
         for index, file in self._files(number, start):
             try:
+                if file.position > file.size:
+                    raise ChangedError(
+                        f"{file.uri} ends at byte {file.size}, before the position {file.position} of the state"
+                    )
                 for item, offset in self.items_of(file):
                     count += 1
                     self._position = (index, offset, count)
@@ -52,16 +61,18 @@ class ShardReader(Generic[T]):
         options = config.snapshot()
         rest = iter(range(number, len(self.uris)))
         opened: deque[tuple[int, Forward]] = deque()
-        ahead = 1
+
+        def open_up_to(count: int) -> None:
+            for index in itertools.islice(rest, max(0, count - len(opened))):
+                store, key = objects.resolve(self.uris[index])
+                opened.append((index, Forward(store, key, options, start=start if index == number else 0)))
+
         try:
-            while True:
-                while len(opened) < ahead and (index := next(rest, None)) is not None:
-                    store, key = objects.resolve(self.uris[index])
-                    opened.append((index, Forward(store, key, options, start=start if index == number else 0)))
-                if not opened:
-                    return
-                ahead = 1 + (FILES_AHEAD if opened[0][1].size <= BLOCK_BYTES else 1)
+            open_up_to(1)
+            while opened:
+                open_up_to(1 + (FILES_AHEAD if opened[0][1].is_one_block else 1))
                 yield opened.popleft()
+                open_up_to(1)
         finally:
             for _, file in opened:
                 file.close()
@@ -83,5 +94,8 @@ class ShardReader(Generic[T]):
             raise ValueError(f"this state has version {state.get('version')}, this s3dlio reads version {VERSION}")
         if state.get("num_files") != len(self.uris):
             raise ValueError(f"the state was taken on {state.get('num_files')} files, and there are {len(self.uris)} now")
+        for name in ("file", "offset", "num_items"):
+            if not isinstance(state.get(name), int) or state[name] < 0:
+                raise ValueError(f"this state has {name}={state.get(name)!r}, where a number from 0 on belongs")
         self._position = (state["file"], state["offset"], state["num_items"])
         self._is_restored = True

@@ -84,7 +84,9 @@ class TarSampleReader(ShardReader[TarSample]):
 
     def items_of(self, file: Forward) -> Iterator[tuple[TarSample, int]]:
         sample: TarSample = {}
+        after = file.position  # the member that was seen last
         for start, member in _members(file):
+            after = file.position
             key, extension = split_name(member.name)
             if not extension:
                 continue
@@ -96,7 +98,7 @@ class TarSampleReader(ShardReader[TarSample]):
             sample = sample or {"__key__": key, "__url__": file.uri}
             sample[extension] = member.data
         if sample:
-            yield sample, file.position
+            yield sample, after
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -164,6 +166,9 @@ def create_tar_index(input_path: str, output_path: str | None = None) -> int:
 
 def read_tar_index(index_path: str) -> list[TarEntry]:
     """The entries of an index, in the order of the archive."""
-    lines = bytes(objects.get(index_path)).decode().splitlines()
-    parts = (line.split(" ", 2) for line in lines)
-    return [TarEntry(int(offset), int(size), json.loads(name)) for offset, size, name in parts]
+    try:
+        lines = bytes(objects.get(index_path)).decode().splitlines()
+        parts = (line.split(" ", 2) for line in lines)
+        return [TarEntry(int(offset), int(size), json.loads(name)) for offset, size, name in parts]
+    except ValueError as exc:
+        raise CorruptDataError(f"{index_path} is no index of a tar archive: {exc}") from exc

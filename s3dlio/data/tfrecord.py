@@ -148,19 +148,39 @@ def _entries(uri: str, checksum: Checksum | None) -> Iterator[Entry]:
         offset += size
 
 
-def create_tfrecord_index(input_path: str, output_path: str | None = None, *, verify: bool = True) -> int:
+def create_tfrecord_index(
+    input_path: str | None = None,
+    output_path: str | None = None,
+    *,
+    tfrecord_path: str | None = None,
+    index_path: str | None = None,
+    verify: bool = True,
+) -> int:
     """Write the index of a TFRecord file, by default to its name with ".idx", and return the number of records.
 
-    Any scheme in and out. The file is read once, and both checksums of each record are checked unless `verify` is false.
-    Nothing is written when the file is broken: CorruptDataError or IncompleteReadError names the byte.
+    Any scheme in and out; `tfrecord_path` and `index_path` are other names of the two. The file is read once, and both
+    checksums of each record are checked unless `verify` is false. Nothing is written when the file is broken:
+    CorruptDataError or IncompleteReadError names the byte.
     """
-    entries = list(_entries(input_path, _checksum() if verify else None))
-    text = "\n".join(f"{offset} {size}" for offset, size in entries)
-    objects.put_bytes(f"{input_path}.idx" if output_path is None else output_path, text.encode())
+    source = _one("input_path", input_path, "tfrecord_path", tfrecord_path)
+    if source is None:
+        raise TypeError("create_tfrecord_index needs input_path, the URI of a TFRecord file")
+    target = _one("output_path", output_path, "index_path", index_path) or f"{source}.idx"
+    entries = list(_entries(source, _checksum() if verify else None))
+    objects.put_bytes(target, "\n".join(f"{offset} {size}" for offset, size in entries).encode())
     return len(entries)
+
+
+def _one(name: str, value: str | None, other_name: str, other: str | None) -> str | None:
+    if value is not None and other is not None:
+        raise TypeError(f"{name} and {other_name} are two names of one argument: pass one of them")
+    return other if value is None else value
 
 
 def read_tfrecord_index(index_path: str) -> list[Entry]:
     """The (offset, size) of every record, in bytes, from an index; the size with the framing."""
-    text = bytes(objects.get(index_path)).decode("ascii")
-    return [(int(offset), int(size)) for offset, size in (line.split() for line in text.splitlines())]
+    try:
+        pairs = (line.split() for line in bytes(objects.get(index_path)).decode("ascii").splitlines())
+        return [(int(offset), int(size)) for offset, size in pairs]
+    except ValueError as exc:
+        raise CorruptDataError(f"{index_path} is no index of a TFRecord file: {exc}") from exc

@@ -100,11 +100,18 @@ class Forward:
             self.position += some
             count -= some
 
+    @property
+    def is_one_block(self) -> bool:
+        """Is the object so short that its first block holds it? Waits for that block."""
+        return self.size <= BLOCK_BYTES
+
     def close(self) -> None:
-        """Begin no further requests."""
+        """Begin no further requests; what is on its way ends by itself."""
         self._pieces = iter(())
-        while self._coming:
-            self._coming.pop()[1].cancel()
+        if self._owner == os.getpid():  # in a forked child the lock of a future may be taken for ever
+            for _, future in self._coming:
+                future.cancel()
+        self._coming.clear()
 
     def _told(self) -> ObjectInfo:
         if self._owner != os.getpid():  # the threads that would bring the blocks are not in a forked child
