@@ -40,6 +40,16 @@ if TYPE_CHECKING:
     from .bulk import get_many, put_many, stat_many
     from .data.npy import load_npy, read_npy
     from .data.npz import generate_npz_bytes, load_npz, read_npz
+    from .data.parquet import create_async_loader
+    from .data.parquet_lookup import (
+        PyParquetIndex,
+        configure_tokio_threads,
+        parquet_cache_clear,
+        parquet_cache_invalidate,
+        parquet_cache_len,
+        parquet_get_rg,
+        parquet_rg_row_offsets,
+    )
     from .data.tar import TarFile, TarReader, TarSampleReader, create_tar_index
     from .data.tfrecord import TFRecordFile, TFRecordReader, create_tfrecord_index
     from .data.window import ShuffleWindow
@@ -89,6 +99,11 @@ _MODULES = {
     "buckets": ("configure_s3", "create_bucket", "delete_bucket"),
     "bulk": _BULK_VERBS,
     "aio": tuple(f"{verb}_async" for verb in (*_VERBS, *_BULK_VERBS, "create_bucket", "delete_bucket")),
+    "data.parquet": ("create_async_loader",),
+    "data.parquet_lookup": (
+        *("PyParquetIndex", "configure_tokio_threads", "parquet_cache_clear", "parquet_cache_invalidate"),
+        *("parquet_cache_len", "parquet_get_rg", "parquet_rg_row_offsets"),
+    ),
     "errors": (
         *("AccessDeniedError", "ChangedError", "ConfigError", "CorruptDataError", "IncompleteReadError"),
         *(
@@ -129,6 +144,7 @@ __all__ = [
     "PreconditionFailedError",
     "PyBytesView",
     "PyObjectItem",
+    "PyParquetIndex",
     "S3dlioError",
     "ShuffleWindow",
     "TFRecordFile",
@@ -139,6 +155,8 @@ __all__ = [
     "ThrottledError",
     "__version__",
     "configure_s3",
+    "configure_tokio_threads",
+    "create_async_loader",
     "create_bucket",
     "create_bucket_async",
     "create_tar_index",
@@ -171,6 +189,11 @@ __all__ = [
     "mkdir_async",
     "open_reader",
     "open_writer",
+    "parquet_cache_clear",
+    "parquet_cache_invalidate",
+    "parquet_cache_len",
+    "parquet_get_rg",
+    "parquet_rg_row_offsets",
     "put_bytes",
     "put_bytes_async",
     "put_many",

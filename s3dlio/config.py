@@ -57,6 +57,7 @@ __all__ = [
     "proxy_of",
     "s3_options",
     "set_s3_environment",
+    "set_worker_threads",
     "share_limits",
     "snapshot",
 ]
@@ -301,6 +302,12 @@ def check_endpoint(url: str) -> SplitResult:
             f"the endpoint {shown!r} has a path, which no S3 server has: write {parts.scheme}://{parts.netloc}"
         )
     return parts
+
+
+def set_worker_threads(num_threads: int) -> None:
+    """Let this process and its children make at most so many I/O threads. Raises ConfigError for less than one."""
+    _VARIABLES["S3DLIO_WORKER_THREADS"][1]("S3DLIO_WORKER_THREADS", str(num_threads))
+    os.environ["S3DLIO_WORKER_THREADS"] = str(num_threads)
 
 
 def set_s3_environment(*, endpoint_url: str | None, region: str | None, ca_bundle: str | None) -> None:

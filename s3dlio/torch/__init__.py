@@ -11,6 +11,7 @@ except ImportError as exc:
 
 from .dataset import ObjectStoreIterableDataset, ObjectStoreMapDataset
 from .loader import Loader, loader
+from .parquet import ParquetDataset, split_rows, to_tensors
 from .pipe_dataset import PipeDataset
 from .sampler import ResumableSampler
 from .stateful import position_from
@@ -19,8 +20,11 @@ __all__ = [
     "Loader",
     "ObjectStoreIterableDataset",
     "ObjectStoreMapDataset",
+    "ParquetDataset",
     "PipeDataset",
     "ResumableSampler",
     "loader",
     "position_from",
+    "split_rows",
+    "to_tensors",
 ]

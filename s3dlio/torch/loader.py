@@ -8,16 +8,16 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from .dataset import ObjectStoreIterableDataset
+from ..data.state import checked_state, state_of
+from .resumable import DealtStream
 from .sampler import ResumableSampler
-from .state import checked_state, state_of
 
 __all__ = ["Loader", "loader"]
 
 
 def loader(
     dataset: Dataset[Any],
-    batch_size: int = 1,
+    batch_size: int | None = 1,
     *,
     shuffle: bool = False,
     seed: int = 0,
@@ -30,8 +30,9 @@ def loader(
     """Batches of a DataLoader over `dataset`, whose `state_dict()` resumes exactly, with any number of ranks and workers.
 
     `dataset` is any map-style dataset, or an ObjectStoreIterableDataset, which brings its own shuffle, seed and ranks and
-    must have been told this `batch_size`. The other options are those of torch.utils.data.DataLoader (num_workers,
-    multiprocessing_context, collate_fn, persistent_workers, …). Every complete iteration ends an epoch, and the next one
+    must have been told this `batch_size`; None hands out samples as they are, such as the batches of a ParquetDataset. The
+    other options are those of torch.utils.data.DataLoader (num_workers, multiprocessing_context, collate_fn,
+    persistent_workers, …). Every complete iteration ends an epoch, and the next one
     has another order.
 
     >>> batches = s3dlio.torch.loader(dataset, batch_size=32, shuffle=True, num_workers=4)
@@ -43,8 +44,10 @@ def loader(
     if "sampler" in options or "batch_sampler" in options:
         raise ValueError("loader() makes the sampler, whose place it knows: leave sampler and batch_sampler out")
     if isinstance(dataset, IterableDataset):
-        if not isinstance(dataset, ObjectStoreIterableDataset):
-            raise TypeError(f"loader() takes map-style datasets and ObjectStoreIterableDataset, not {type(dataset)}")
+        if not isinstance(dataset, DealtStream):
+            raise TypeError(
+                f"loader() takes map-style datasets and streams such as ObjectStoreIterableDataset, not {type(dataset)}"
+            )
         if (shuffle, seed, drop_last, pad, rank, world_size) != (False, 0, False, False, None, None):
             raise ValueError("an ObjectStoreIterableDataset brings its own shuffle, seed, drop_last, pad and ranks")
         if dataset.batch_size != batch_size:
@@ -53,7 +56,7 @@ def loader(
         return Loader(own, DataLoader(own, batch_size, **options))
     sampler = ResumableSampler(
         dataset,  # type: ignore[arg-type]
-        batch_size=batch_size,
+        batch_size=1 if batch_size is None else batch_size,
         shuffle=shuffle,
         seed=seed,
         drop_last=drop_last,
@@ -67,7 +70,7 @@ def loader(
 class Loader:
     """An iterable of batches that counts what it delivered. Made by `loader`."""
 
-    def __init__(self, source: ResumableSampler | ObjectStoreIterableDataset, batches: DataLoader[Any]) -> None:
+    def __init__(self, source: ResumableSampler | DealtStream, batches: DataLoader[Any]) -> None:
         self._source = source
         self._batches = batches
         self._epoch = 0

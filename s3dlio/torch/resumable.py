@@ -12,9 +12,9 @@ from typing import Any, Self
 from torch.utils.data import IterableDataset
 
 from ..data.order import Deal, Indices, Order, Tail
+from ..data.state import checked_share, checked_state, is_share, share_of, state_of
 from .cursor import Cursor
 from .ranks import current_ranks, current_worker
-from .state import checked_share, checked_state, is_share, share_of, state_of
 
 __all__ = ["DealtStream", "Progress", "tail_of"]
 

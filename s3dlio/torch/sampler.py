@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sized
 from torch.utils.data import Sampler
 
 from ..data.order import Deal, Order
+from ..data.state import checked_share, checked_state, state_of
 from .ranks import current_ranks
 from .resumable import Progress, tail_of
-from .state import checked_share, checked_state, state_of
 
 __all__ = ["ResumableSampler"]
 

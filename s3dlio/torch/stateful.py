@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..data.order import Deal
-from .state import deal_of, is_share, is_state, state_of
+from ..data.state import deal_of, is_share, is_state, state_of
 
 __all__ = ["position_from"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-__all__ = ["part_size", "split"]
+__all__ = ["coalesced", "part_size", "split"]
 
 
 def split(start: int, end: int, chunk: int) -> Iterator[tuple[int, int]]:
@@ -23,3 +23,14 @@ def part_size(number: int, *, smallest: int, max_parts: int, max_part: int) -> i
     """
     doublings = (number - 1) * 10 // max_parts
     return min(max_part, smallest << doublings)
+
+
+def coalesced(ranges: Iterable[tuple[int, int]], *, gap: int) -> list[tuple[int, int]]:
+    """Join (start, end) ranges that overlap, touch, or lie at most `gap` bytes apart; sorted, whatever their order was."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if joined and start - joined[-1][1] <= gap:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined

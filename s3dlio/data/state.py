@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from ..data.order import Deal, Tail
+from .order import Deal, Tail
 
 __all__ = ["checked_share", "checked_state", "deal_of", "is_share", "is_state", "share_of", "state_of"]
 

@@ -1,0 +1,266 @@
+"""`create_async_loader`: row groups of Parquet files as a stream, or whole objects.
+
+A row group is the unit of reading, of shuffling, of sharing between ranks and of resuming. How it is read is told in
+`parquet_read.py`; what is remembered of files, in `parquet_index.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from .. import config
+from ..errors import ConfigError
+from ..view import BytesView, copy_of
+from . import parquet_read as reading
+from .order import Deal, Order
+from .parquet_arrays import to_numpy
+from .parquet_read import Cut, RowGroups
+from .state import checked_state, state_of
+
+__all__ = ["ParquetBatch", "ParquetItem", "ParquetLoader", "ParquetOptions", "create_async_loader"]
+
+Decode: TypeAlias = Literal["raw", "arrow", "batch"]
+KEYS = ("data", "uri", "rg_idx")
+
+
+class ParquetItem(BytesView):
+    """A row group as bytes, with where it came from: `item["data"]`, `item["uri"]`, `item["rg_idx"]`, or as attributes.
+
+    The item is itself a buffer of its data, with all that a BytesView can do.
+    """
+
+    __slots__ = ("rg_idx",)
+    rg_idx: int
+
+    @classmethod
+    def of(cls, view: BytesView, rg_idx: int) -> ParquetItem:
+        """The same memory as an item."""
+        item: ParquetItem = view.view(cls)
+        item.uri, item.rg_idx = view.uri, rg_idx
+        return item
+
+    def __array_finalize__(self, source: Any) -> None:
+        super().__array_finalize__(source)
+        self.rg_idx = getattr(source, "rg_idx", -1)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, str):
+            return self if index == "data" else _fact(self, index)
+        return super().__getitem__(index)
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of the facts, so that `dict(item)` works."""
+        return KEYS
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        kind, arguments = super().__reduce_ex__(protocol)[:2]
+        return (_item_of, (*arguments, self.rg_idx)) if kind is copy_of else (kind, arguments)
+
+
+def _item_of(data: object, uri: str, rg_idx: int) -> ParquetItem:
+    return ParquetItem.of(copy_of(data, uri), rg_idx)
+
+
+def _fact(item: Any, name: str) -> Any:
+    if name not in KEYS:
+        raise KeyError(f"{name!r}: an item has {', '.join(KEYS)}")
+    return getattr(item, name)
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetBatch:
+    """A decoded row group: `data` is a pyarrow.RecordBatch. Its facts are keys as well as attributes."""
+
+    data: Any
+    uri: str
+    rg_idx: int
+
+    def to_numpy(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The columns by name; see `s3dlio.data.parquet_arrays.to_numpy`."""
+        return to_numpy(self.data)
+
+    def __getitem__(self, name: str) -> Any:
+        return _fact(self, name)
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of the facts, so that `dict(item)` works."""
+        return KEYS
+
+
+def _raw(cut: Cut) -> ParquetItem:
+    return ParquetItem.of(cut.view, cut.row_group)
+
+
+def _arrow(cut: Cut) -> ParquetItem:
+    return ParquetItem.of(reading.to_ipc(reading.decoded(cut), cut.index.uri), cut.row_group)
+
+
+def _batch(cut: Cut) -> ParquetBatch:
+    return ParquetBatch(reading.decoded(cut), cut.index.uri, cut.row_group)
+
+
+_SMALLEST = {"footer_cap": 1, "prefetch": 1, "seed": 0, "epoch": 0, "rank": 0, "world_size": 1}
+FINISHERS: Mapping[str, Callable[[Cut], Any]] = {"raw": _raw, "arrow": _arrow, "batch": _batch}
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetOptions:
+    """The options of a Parquet loader; the guide's table, and what it has besides.
+
+    `columns`: leaf numbers from 0, or names. `footer_cap`: bytes read from a file's end at first. `prefetch`: row groups in
+    flight, or ready and not yet taken. `filters`: pyarrow's form; row groups whose statistics rule them out are not read.
+    `rank` of `world_size` takes its part of the row groups.
+    """
+
+    format: str = "parquet"
+    decode: Decode = "raw"
+    columns: Any = None
+    footer_cap: int = 4 * config.MIB
+    prefetch: int = 32
+    filters: Any = None
+    shuffle: bool = False
+    seed: int = 0
+    epoch: int = 0
+    rank: int = 0
+    world_size: int = 1
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> ParquetOptions:
+        """Check a dict of options. Raises ConfigError, listing those there are, for an unknown one."""
+        known = {entry.name for entry in fields(cls)}
+        if unknown := sorted(str(name) for name in options if name not in known):
+            raise ConfigError(f"a Parquet loader has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        return cls(**options)
+
+    def __post_init__(self) -> None:
+        for name, smallest in (
+            ("footer_cap", 1),
+            ("prefetch", 1),
+            ("seed", 0),
+            ("epoch", 0),
+            ("rank", 0),
+            ("world_size", 1),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                raise ConfigError(f"{name} is a whole number, not {value!r}")
+            if value < smallest:
+                raise ConfigError(f"{name}={value} is too small: {smallest} at least")
+        if self.decode not in FINISHERS:
+            raise ConfigError(f"decode={self.decode!r} is none of {', '.join(FINISHERS)}")
+        if not isinstance(self.shuffle, bool):
+            raise ConfigError(f"shuffle is True or False, not {self.shuffle!r}")
+        if self.rank >= self.world_size:
+            raise ConfigError(f"rank={self.rank} lies outside of [0, world_size={self.world_size})")
+        if self.columns is not None:
+            _check_columns(self.columns)
+
+
+def _check_columns(columns: Any) -> None:
+    if isinstance(columns, str) or not hasattr(columns, "__iter__") or not list(columns):
+        raise ConfigError(f"columns is a list of numbers or names, or None for all of them, not {columns!r}")
+    for column in columns:
+        if isinstance(column, bool) or not (isinstance(column, str) or hasattr(column, "__index__")):
+            raise ConfigError(f"columns has {column!r}, which is neither a number nor a name")
+
+
+class ParquetLoader:
+    """The row groups under a prefix, one item each, read ahead. Made by `create_async_loader`.
+
+    Every iteration that comes to its end ends an epoch; with `shuffle` the next one has another order. Without, it is that
+    of the files' names. The files are those that were there when the loader was made.
+    """
+
+    def __init__(self, uri: str, options: ParquetOptions) -> None:
+        self.options = options
+        self.groups = RowGroups(uri, columns=options.columns, footer_cap=options.footer_cap, filters=options.filters)
+        self._seed = options.seed
+        self._epoch = options.epoch
+        self._start = self._position = 0
+        self._deal()
+
+    def _deal(self, start: int = 0) -> Deal:
+        return Deal(len(self.groups), start, num_ranks=self.options.world_size, rank=self.options.rank)
+
+    def __len__(self) -> int:
+        """Row groups of this rank in a whole epoch."""
+        return self._deal().length
+
+    @property
+    def epoch(self) -> int:
+        """The running epoch, or the next one between epochs."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of `epoch`; nothing happens when it is the current one."""
+        if epoch < 0:
+            raise ValueError(f"epoch={epoch} must not be negative")
+        if epoch != self._epoch:
+            self._epoch, self._start, self._position = epoch, 0, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        start, self._start = self._start, 0
+        self._position = start
+        deal = self._deal(start)
+        order = Order(len(self.groups), self.options.shuffle, self._seed, self._epoch)
+        numbers = (number for block in deal.blocks() for number in order.samples(block).tolist())
+        items = reading.stream(
+            self.groups.store(),
+            map(self.groups.cut, numbers),
+            FINISHERS[self.options.decode],
+            prefetch=self.options.prefetch,
+            options=config.snapshot(),
+        )
+        for num_steps, item in enumerate(items, 1):
+            self._position = deal.position_after(num_steps)
+            yield item
+            del item
+        self._epoch, self._position = self._epoch + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        """(version, seed, epoch, global position, number of row groups) after the last item that was taken.
+
+        Take it at the same step on all ranks: then any rank's state restores all, also with another number of ranks.
+        """
+        return state_of(
+            seed=self._seed,
+            shuffle=self.options.shuffle,
+            epoch=self._epoch,
+            position=self._position,
+            num_samples=len(self.groups),
+        )
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the next iteration go on where `state` was taken. Raises ValueError when it belongs to other data."""
+        epoch, position = checked_state(state, shuffle=self.options.shuffle, num_samples=len(self.groups))
+        self._deal(position)
+        self._seed = state["seed"]
+        self._epoch, self._start, self._position = epoch, position, position
+
+    def __repr__(self) -> str:
+        return f"ParquetLoader({self.groups.uri!r}, {len(self.groups)} row groups)"
+
+
+def create_async_loader(uri: str, opts: Mapping[str, Any] | None = None) -> Any:
+    """A loader over the objects under `uri`: with `{"format": "parquet"}` their row groups, else whole objects.
+
+    The keys of a Parquet loader are those of ParquetOptions; it is a ParquetLoader. Without a format, it is a
+    PyBytesAsyncDataLoader over PyDataset(uri) with these options. Raises NotFoundError when there is nothing under `uri`,
+    ConfigError for options that do not exist.
+
+    >>> for item in s3dlio.create_async_loader("s3://bucket/train/", {"format": "parquet", "columns": ["x", "y"]}):
+    ...     table = pq.read_table(io.BytesIO(item["data"]))
+    """
+    options = dict(opts or {})
+    kind = options.pop("format", None)
+    if kind == "parquet":
+        return ParquetLoader(uri, ParquetOptions.from_dict(options))
+    if kind is not None:
+        raise ConfigError(f"format={kind!r}: it is 'parquet', or is left out for whole objects")
+    dataset, stream = (importlib.import_module(f".{name}", __package__) for name in ("dataset", "stream"))
+    return stream.PyBytesAsyncDataLoader(dataset.PyDataset(uri), options)

@@ -1,0 +1,287 @@
+"""Row groups on their way: which bytes of which file, where they land, and how they are decoded.
+
+A row group lands as a Parquet file of its own: the wanted column chunks, neighbours in one request, go straight to their
+places in one buffer, between the magic and a footer that was made before anything was asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from .. import objects, runtime
+from ..config import Options
+from ..errors import ChangedError, S3dlioError
+from ..storage.base import ObjectInfo, Read, ReadResult, Store
+from ..transfer import plan
+from ..view import BytesView, empty
+from .parquet_columns import Columns, SchemaOf, leaves_of, row_groups_of
+from .parquet_footer import MAGIC
+from .parquet_index import FileIndex, check_version, find, indexes, pyarrow, replaced
+
+__all__ = ["Cut", "RowGroups", "decoded", "layout_of", "stream", "to_ipc"]
+
+GAP_BYTES = 32 * 1024  # between two chunks: cheaper to read over than to ask twice
+
+SMALL_BYTES = 512 * 1024  # reads shorter than this are driven by the calling thread
+
+T = TypeVar("T")
+
+
+class Layout(NamedTuple):
+    """Where the bytes of a row group go: (start and end in the source, place), and the footer behind them."""
+
+    spans: Sequence[tuple[int, int, int]]
+    end: int
+    footer: bytes
+
+
+def layout_of(index: FileIndex, row_group: int, leaves: Sequence[int] | None) -> Layout:
+    """How the `leaves` (None: all columns) of a row group become a file."""
+    chunks = index.footer.row_groups[row_group].chunks
+    chosen = chunks if leaves is None else [chunks[leaf] for leaf in leaves]
+    spans, end = [], len(MAGIC)
+    for start, stop in plan.coalesced(((chunk.start, chunk.start + chunk.length) for chunk in chosen), gap=GAP_BYTES):
+        spans.append((start, stop, end))
+        end += stop - start
+    places = [
+        next(place + chunk.start - start for start, stop, place in reversed(spans) if start <= chunk.start)
+        for chunk in chosen
+    ]
+    change = None if leaves is None else SchemaOf(leaves, len(chunks))
+    return Layout(spans, end, index.footer.cut(row_group, leaves, places, change))
+
+
+class Cut:
+    """A row group on its way: `view` becomes a whole file."""
+
+    __slots__ = ("index", "layout", "missing", "row_group", "view")
+
+    def __init__(self, index: FileIndex, row_group: int, leaves: Sequence[int] | None) -> None:
+        self.index = index
+        self.row_group = row_group
+        self.layout = layout_of(index, row_group, leaves)
+        self.view = empty(self.layout.end + len(self.layout.footer), index.uri)
+        self.missing: list[int] = []  # a token per read that has not ended
+
+    def pieces(self, chunk_bytes: int | None) -> Iterator[_Piece]:
+        """Its reads, cut into pieces of `chunk_bytes` where that is told."""
+        pieces = [
+            _Piece(self, offset, length, place + offset - start)
+            for start, end, place in self.layout.spans
+            for offset, length in (plan.split(start, end, chunk_bytes) if chunk_bytes else [(start, end - start)])
+        ]
+        self.missing = list(range(len(pieces)))
+        return iter(pieces)
+
+    def mean_bytes(self) -> int:
+        """The mean length of its reads."""
+        return (self.layout.end - len(MAGIC)) // len(self.layout.spans)
+
+    def complete(self) -> None:
+        """Add what is not read."""
+        memory = memoryview(self.view)
+        memory[: len(MAGIC)] = MAGIC
+        memory[self.layout.end :] = self.layout.footer
+
+
+class _Piece(NamedTuple):
+    """A read of a cut: bytes of the source, and their place."""
+
+    cut: Cut
+    start: int
+    length: int
+    place: int
+
+    def request(self, tag: int = 0) -> Read:
+        """The read, of the version that is known."""
+        info = self.cut.index.info
+        return Read(info.key, self.start, self.length, self._into, info.etag, tag)
+
+    def landed(self, result: ReadResult | BaseException) -> bool:
+        """Take note of the read's end. Is the cut now complete? Raises what went wrong."""
+        uri = self.cut.index.uri
+        if isinstance(result, ChangedError):
+            raise replaced(uri) from result
+        if isinstance(result, BaseException):
+            raise result
+        check_version(uri, self.cut.index.info, result, self.length)
+        return self.cut.missing.pop() == 0  # the tokens go down, and taking one is atomic: only the last to end gets 0
+
+    def _into(self, _: ObjectInfo, length: int) -> memoryview:
+        return memoryview(self.cut.view)[self.place : self.place + min(length, self.length)]
+
+
+class RowGroups:
+    """All row groups under a URI that columns and filters leave, in the order of names. Pickles with what it knows."""
+
+    def __init__(self, uri: str, *, columns: Columns | None, footer_cap: int, filters: Any) -> None:
+        arrow = pyarrow()
+        files = find(uri)
+        self.uri = uri
+        expression = arrow.parquet.filters_to_expression(filters) if filters is not None else None
+        self.files = indexes(objects.resolve(files[0][0])[0], files, footer_cap)
+        self._leaves = [leaves_of(index, columns) for index in self.files]
+        wanted = [row_groups_of(index, expression) for index in self.files]
+        self._file_of = np.repeat(np.arange(len(wanted)), [len(numbers) for numbers in wanted])
+        self._row_group_of = np.array([number for numbers in wanted for number in numbers], np.int64)
+
+    def __len__(self) -> int:
+        return len(self._file_of)
+
+    def cut(self, number: int) -> Cut:
+        """Begin with one of them: makes its buffer."""
+        file = int(self._file_of[number])
+        return Cut(self.files[file], int(self._row_group_of[number]), self._leaves[file])
+
+    def num_rows(self, number: int) -> int:
+        """Rows of one of them."""
+        return self.files[int(self._file_of[number])].num_rows[int(self._row_group_of[number])]
+
+    def store(self) -> Store:
+        """The Store of all the files."""
+        return objects.resolve(self.files[0].uri)[0]
+
+
+class _Feed(Iterator[_Piece]):
+    """Pieces, as long as fewer than `window` cuts are begun and not yet handed out; then it pauses, and goes on later."""
+
+    def __init__(self, cuts: Iterator[Cut], window: int, chunk_bytes: int | None) -> None:
+        self._cuts = cuts
+        self._window = window
+        self._chunk_bytes = chunk_bytes
+        self._pieces: Iterator[_Piece] = iter(())
+        self.order: list[Cut] = []  # begun and not handed out
+
+    def __next__(self) -> _Piece:
+        piece = next(self._pieces, None)
+        if piece is not None:
+            return piece
+        if len(self.order) >= self._window:
+            raise StopIteration
+        cut = next(self._cuts)
+        self.order.append(cut)
+        self._pieces = cut.pieces(self._chunk_bytes)
+        return next(self._pieces)
+
+
+_Ended: TypeAlias = Generator[tuple[Cut, Future[T]], None, None]
+
+
+class _Requests(Iterator[Read]):
+    """The reads of a feed; `pieces` are those on their way, by the tags of their reads."""
+
+    def __init__(self, feed: _Feed) -> None:
+        self._feed = feed
+        self._tags = itertools.count()
+        self.pieces: dict[int, _Piece] = {}
+
+    def __next__(self) -> Read:
+        piece, tag = next(self._feed), next(self._tags)
+        self.pieces[tag] = piece
+        return piece.request(tag)
+
+
+def stream(store: Store, cuts: Iterator[Cut], finish: Callable[[Cut], T], *, prefetch: int, options: Options) -> Iterator[T]:
+    """`finish` of row groups, in the order of `cuts`, while further ones are read and finished in the I/O threads.
+
+    At most `prefetch` of them are on their way, or here and not yet taken; `cuts` is advanced only as far. A failed one
+    raises at its turn.
+    """
+    first = list(itertools.islice(cuts, 1))
+    in_ranges = options.range_enabled and store.limits.parallel_ranges
+    feed = _Feed(itertools.chain(first, cuts), prefetch, options.chunk_bytes if in_ranges else None)
+    drive = _by_polling if all(cut.mean_bytes() < SMALL_BYTES for cut in first) else _by_threads
+    del first
+    here: dict[int, Future[T]] = {}
+    ended = drive(store, feed, finish, max(prefetch, options.range_concurrency))
+    try:
+        for cut, future in ended:
+            here.setdefault(id(cut), future)
+            del cut, future
+            while feed.order and id(feed.order[0]) in here:
+                yield here.pop(id(feed.order[0])).result()
+                del feed.order[0]
+    finally:
+        ended.close()
+        for future in here.values():
+            future.cancel()
+
+
+def _by_threads(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: int) -> _Ended[T]:
+    """(cut, its finished or failed future) as they end: the thread of the last read of a cut finishes it."""
+
+    def fetch(piece: _Piece) -> list[T]:
+        return [_finished(piece.cut, finish)] if piece.landed(_result_of(store, piece)) else []
+
+    for piece, result in runtime.each(fetch, feed, window=window):
+        if result:
+            yield piece.cut, _settled(result)
+
+
+def _by_polling(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: int) -> _Ended[T]:
+    """The same for small reads, which cost less when the calling thread drives them; finishing is left to the threads."""
+    requests = _Requests(feed)
+    for read, result in store.read_many(requests, window=window):
+        piece = requests.pieces.pop(read.tag)
+        try:
+            if piece.landed(result):
+                yield piece.cut, runtime.io.submit(partial(_finished, piece.cut, finish))
+        except Exception as exc:
+            yield piece.cut, _settled(exc)
+
+
+def _result_of(store: Store, piece: _Piece) -> ReadResult | BaseException:
+    try:
+        return store.read(piece.request())
+    except ChangedError as exc:
+        return exc
+
+
+def _settled(result: list[T] | BaseException) -> Future[T]:
+    future: Future[T] = Future()
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result[0])
+    return future
+
+
+def _finished(cut: Cut, finish: Callable[[Cut], T]) -> T:
+    cut.complete()
+    return finish(cut)
+
+
+def decoded(cut: Cut) -> Any:
+    """The row group as one pyarrow.RecordBatch."""
+    arrow = pyarrow()
+    where = f"row group {cut.row_group} of {cut.index.uri}"
+    try:
+        file = arrow.parquet.ParquetFile(arrow.BufferReader(arrow.py_buffer(cut.view)))
+        table = file.read_row_group(0, use_threads=False)
+        batches = table.combine_chunks().to_batches()
+    except (arrow.ArrowException, OSError) as exc:
+        raise S3dlioError(f"cannot decode {where}: {exc}") from exc
+    if len(batches) != 1:
+        raise S3dlioError(f"{where} does not fit into one record batch: write row groups with less text in a column")
+    return batches[0]
+
+
+def to_ipc(batch: Any, uri: str) -> BytesView:
+    """A record batch as the bytes of an Arrow IPC stream: one copy, into memory of the right size."""
+    arrow = pyarrow()
+    counter = arrow.MockOutputStream()
+    _write(counter, batch)
+    view = empty(counter.size(), uri)
+    _write(arrow.FixedSizeBufferWriter(arrow.py_buffer(view)), batch)
+    return view
+
+
+def _write(sink: Any, batch: Any) -> None:
+    with pyarrow().ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)

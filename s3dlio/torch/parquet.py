@@ -1,0 +1,99 @@
+"""`ParquetDataset`: row groups of Parquet files as batches of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import config
+from ..data import parquet_read as reading
+from ..data.parquet import FINISHERS, ParquetOptions
+from ..data.parquet_arrays import to_numpy
+from .resumable import DealtStream, tail_of
+
+__all__ = ["ParquetDataset", "split_rows", "to_tensors"]
+
+
+class ParquetDataset(DealtStream):
+    """Row groups as a stream of batches: each is a dict of tensors by column name, shared with Arrow's memory.
+
+    Ranks, workers, order, tail and state are those of ObjectStoreIterableDataset, with a row group for a sample; use
+    `batch_size=None` in a DataLoader or `s3dlio.torch.loader`, since a sample is a batch already. `columns`, `filters`,
+    `footer_cap` and `prefetch` are those of `create_async_loader`. Columns that are no numbers (text, lists of any length)
+    come as lists. `split_rows` cuts a batch into smaller ones. `transform` is applied to the dict.
+
+    >>> dataset = s3dlio.torch.ParquetDataset("s3://bucket/train/", columns=["x", "label"], shuffle=True)
+    >>> for batch in s3dlio.torch.loader(dataset, batch_size=None, num_workers=2):
+    ...     for part in split_rows(batch, 256):
+    ...         loss = model(part["x"], part["label"])
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        transform: Callable[[dict[str, Any]], Any] | None = None,
+        *,
+        columns: Any = None,
+        filters: Any = None,
+        footer_cap: int = ParquetOptions().footer_cap,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        pad: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        prefetch: int = 8,
+    ) -> None:
+        options = ParquetOptions(columns=columns, filters=filters, footer_cap=footer_cap, prefetch=prefetch)
+        self._groups = reading.RowGroups(
+            uri, columns=options.columns, footer_cap=options.footer_cap, filters=options.filters
+        )
+        self._prefetch = prefetch
+        self._transform = transform
+        self._deal_out(
+            len(self._groups),
+            shuffle=shuffle,
+            seed=seed,
+            batch_size=None,
+            tail=tail_of(drop_last=drop_last, pad=pad),
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def __len__(self) -> int:
+        """Row groups of this rank per epoch."""
+        return self.deal().length
+
+    def _read(self, samples: Iterator[int]) -> Iterator[Any]:
+        store, cuts = self._groups.store(), map(self._groups.cut, samples)
+        for item in reading.stream(store, cuts, FINISHERS["batch"], prefetch=self._prefetch, options=config.snapshot()):
+            batch = to_tensors(item.data)
+            yield batch if self._transform is None else self._transform(batch)
+            del item, batch
+
+
+def to_tensors(batch: Any) -> dict[str, Any]:
+    """The columns of a pyarrow.RecordBatch by name: tensors that share memory where `to_numpy` does, else lists.
+
+    Times and dates come as their whole numbers, text and lists of any length as lists. Raises ValueError as `to_numpy` does.
+    """
+    return {name: _tensor(array) for name, array in to_numpy(batch).items()}
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> Any:
+    if array.dtype.kind in "mM":
+        array = array.view(np.int64)
+    if array.dtype.kind not in "biuf":
+        return array.tolist()
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def split_rows(batch: dict[str, Any], num_rows: int) -> Iterator[dict[str, Any]]:
+    """Cut a batch into batches of `num_rows` rows, the last one shorter; tensors share their memory."""
+    if num_rows < 1:
+        raise ValueError(f"num_rows={num_rows}: a batch holds at least one row")
+    for start in range(0, max((len(column) for column in batch.values()), default=0), num_rows):
+        yield {name: column[start : start + num_rows] for name, column in batch.items()}
