@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     )
     from .buckets import configure_s3, create_bucket, delete_bucket
     from .bulk import get_many, put_many, stat_many
+    from .data.bad_samples import BadSampleWarning
+    from .data.dataset import PyDataset
+    from .data.iterators import PyObjectDataLoaderSyncIter
+    from .data.stream import PyBytesAsyncDataLoader
     from .errors import (
         AccessDeniedError,
         ChangedError,
@@ -83,6 +87,10 @@ _MODULES = {
     "buckets": ("configure_s3", "create_bucket", "delete_bucket"),
     "bulk": _BULK_VERBS,
     "aio": tuple(f"{verb}_async" for verb in (*_VERBS, *_BULK_VERBS, "create_bucket", "delete_bucket")),
+    "data.bad_samples": ("BadSampleWarning",),
+    "data.dataset": ("PyDataset",),
+    "data.iterators": ("PyObjectDataLoaderSyncIter",),
+    "data.stream": ("PyBytesAsyncDataLoader",),
     "errors": (
         *("AccessDeniedError", "ChangedError", "ConfigError", "IncompleteReadError", "MissingPackageError"),
         *("NotEmptyError", "NotFoundError", "OutOfSpaceError", "PreconditionFailedError", "S3dlioError"),
@@ -97,6 +105,7 @@ _ALIASES = {"PyBytesView": "BytesView", "PyObjectItem": "BytesView"}
 
 __all__ = [
     "AccessDeniedError",
+    "BadSampleWarning",
     "BytesView",
     "ChangedError",
     "ConfigError",
@@ -108,7 +117,10 @@ __all__ = [
     "ObjectStoreMapDataset",
     "OutOfSpaceError",
     "PreconditionFailedError",
+    "PyBytesAsyncDataLoader",
     "PyBytesView",
+    "PyDataset",
+    "PyObjectDataLoaderSyncIter",
     "PyObjectItem",
     "S3dlioError",
     "ThrottledError",
