@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import Future
+from time import perf_counter
 from typing import Any
 
 from .. import bulk
@@ -60,22 +61,23 @@ class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
 
     def _next_arrival(self) -> tuple[Arrival, BytesView | Exception]:
         stats = self._stats
-        stats.enter()
+        stats.entered = perf_counter()
         try:
             arrived = next(self._arrivals)
-        except GeneratorExit:  # another thread has called `close`
-            raise StopIteration from None
-        except StopIteration:
-            if self._fatal is not None:
-                raise self._fatal from None
-            raise
         except BaseException as exc:
-            self._fatal = exc
-            raise
-        finally:
             stats.leave()
+            raise self._end(exc) from None
         stats.arrived(*arrived)
         return arrived
+
+    def _end(self, exc: BaseException) -> BaseException:
+        """What to raise when the iteration itself has ended: after an error of its own that one, again and again."""
+        self._stats.ended()
+        if isinstance(exc, GeneratorExit):  # another thread has called `close`
+            return StopIteration()
+        if not isinstance(exc, StopIteration):
+            self._fatal = exc
+        return self._fatal or exc
 
     def _next_filled(self, filler: Filler) -> BytesView:
         while not self._ready:
@@ -110,7 +112,7 @@ class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
         except Exception as exc:
             if not batch:
                 raise
-            self._postponed = exc
+            self._postponed = exc.with_traceback(None)  # which would keep this iterator alive
         return batch
 
     def _collect(self, batch: list[BytesView], n: int) -> None:
@@ -131,6 +133,7 @@ class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
     def close(self) -> None:
         """Stop: drop all requests and their connections. From another thread it takes effect within a second."""
         self.left.append(None)
+        self._stats.ended()
         with contextlib.suppress(ValueError):  # another thread is inside: it will see for itself
             self._arrivals.close()
 

@@ -26,51 +26,71 @@ _ADVICE = {
 }
 
 
+class Span:
+    """The part of `retries` between two moments."""
+
+    def __init__(self) -> None:
+        self._first = retries.count
+        self._last: int | None = None
+
+    def end(self) -> None:
+        self._last = retries.count if self._last is None else self._last
+
+    def count(self) -> int:
+        return (retries.count if self._last is None else self._last) - self._first
+
+
 class Stats:
     """The account of one epoch, kept by its iterator. Costs well under a microsecond per object."""
 
+    __slots__ = (
+        *("_bodies", "_consumed", "_first_bytes", "_left", "_num_bytes", "_num_errors", "_num_objects", "_num_skipped"),
+        *("_retries", "_skipped", "_waited", "entered"),
+    )
+
     def __init__(self) -> None:
+        self.entered: float | None = None  # when the consumer came to wait; None while it is away
+        self._left: float | None = None  # when it went away
         self._waited = 0.0  # seconds, of the waits that are over
-        self._entered: float | None = None  # when the consumer came to wait
-        self._left: float | None = None  # when it went away with an item
         self._consumed = 0.0
         self._first_bytes = 0.0  # sums over objects
         self._bodies = 0.0
         self._num_objects = self._num_bytes = self._num_errors = 0
         self._num_skipped = 0
         self._skipped: list[Skipped] = []
-        self._retries = 0
+        self._retries = Span()
 
     def clock(self) -> float:
         """Seconds that the consumer has waited for the loader until now."""
-        entered = self._entered
+        entered = self.entered
         return self._waited if entered is None else self._waited + perf_counter() - entered
 
-    def enter(self) -> None:
-        """The consumer comes to wait."""
-        self._entered = now = perf_counter()
-        if self._left is not None:
-            self._consumed += now - self._left
-        self._retries -= retries.count
-
     def leave(self) -> None:
-        """The consumer goes away."""
-        assert self._entered is not None
+        """The consumer, which came at `entered`, goes away."""
+        entered, self.entered = self.entered, None
+        assert entered is not None
+        if self._left is not None:
+            self._consumed += entered - self._left
         self._left = now = perf_counter()
-        self._waited += now - self._entered
-        self._entered = None
-        self._retries += retries.count
+        self._waited += now - entered
 
     def arrived(self, arrival: Arrival, outcome: BytesView | Exception) -> None:
-        """An object is here, or has failed."""
-        heard_at = arrival.ended_at if arrival.heard_at is None else arrival.heard_at
-        self._first_bytes += heard_at - arrival.asked_at
-        self._bodies += arrival.ended_at - heard_at
+        """The consumer goes away with an object, or with its error."""
+        asked_at, heard_at, ended_at = arrival.asked_at, arrival.heard_at, arrival.ended_at
+        if heard_at is None:
+            heard_at = ended_at
+        self._first_bytes += heard_at - asked_at
+        self._bodies += ended_at - heard_at
         if isinstance(outcome, Exception):
             self._num_errors += 1
         else:
             self._num_objects += 1
             self._num_bytes += outcome.size
+        self.leave()
+
+    def ended(self) -> None:
+        """The epoch is over: what the process tries again from now on is not its concern."""
+        self._retries.end()
 
     def skipped(self, skipped: Skipped) -> None:
         """A sample was skipped."""
@@ -91,7 +111,7 @@ class Stats:
             "objects": self._num_objects,
             "bytes": self._num_bytes,
             "errors": self._num_errors,
-            "retries": self._retries + (retries.count if self._entered is not None else 0),
+            "retries": self._retries.count(),
             "seconds": seconds,
             "bytes_per_second": self._num_bytes / seconds if seconds else 0.0,
             "waiting_for_first_byte_seconds": parts["first byte"],

@@ -48,20 +48,17 @@ class _Landing:
 class Arrival(_Landing):
     """A whole object on its way that knows, by `clock`, when it was asked for, first heard of, and here; None: never."""
 
-    __slots__ = ("_clock", "asked_at", "ended_at", "heard_at")
+    __slots__ = ("asked_at", "clock", "ended_at", "heard_at")
 
     def __init__(self, uri: str, clock: Callable[[], float]) -> None:
         super().__init__(uri, 0, None)
-        self._clock = clock
+        self.clock = clock
         self.asked_at = self.ended_at = clock()
         self.heard_at: float | None = None
 
     def __call__(self, info: ObjectInfo, length: int) -> memoryview:
-        self.heard_at = self._clock()
+        self.heard_at = self.clock()
         return super().__call__(info, length)
-
-    def end(self) -> None:
-        self.ended_at = self._clock()
 
 
 def fetch(store: Store, key: str, options: Options, version: str | None = None) -> BytesView:
@@ -213,7 +210,7 @@ def arrivals(
     # The feed keeps to the window. The store is allowed one more, so that it asks the feed whenever it wakes up.
     for read, result in store.read_many(feed, window=window + 1):
         assert isinstance(read.into, Arrival)
-        read.into.end()
+        read.into.ended_at = clock()
         if not in_order:
             feed.num_handed_out += 1
             yield read.into, _outcome(store, read, result, options)
