@@ -95,7 +95,7 @@ class PyBytesAsyncDataLoader:
     def _begin(self, *, in_order: bool) -> PyObjectDataLoaderSyncIter:
         options, names = self._options, self.dataset.keys()
         order = Order(len(names), options.shuffle, options.seed, self._epoch)
-        chosen = (names[index] for block in self._deal().blocks() for index in order.samples(block).tolist())
+        chosen = names.pick(index for block in self._deal().blocks() for index in order.samples(block).tolist())
         self._stats = Stats()
         items = PyObjectDataLoaderSyncIter(chosen, options, self._stats, in_order=in_order)
         self._running.add(items)
