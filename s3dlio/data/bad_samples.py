@@ -49,7 +49,7 @@ class Filler:
     memory. `report` learns of each skipped one.
     """
 
-    def __init__(self, on_error: OnError, report: Callable[[Skipped], None]) -> None:
+    def __init__(self, on_error: OnError, report: Callable[[Skipped], None] | None = None) -> None:
         self._on_error = on_error
         self._report = report
         self._good: tuple[str, Any] | None = None
@@ -77,9 +77,9 @@ class Filler:
         copies = []
         while self._bad:
             bad, error = self._bad.pop(0)
-            skipped = Skipped(bad, str(error), uri)
             warnings.warn(f"skipped {bad} ({error}); {uri} is repeated in its place", BadSampleWarning, stacklevel=2)
-            self._report(skipped)
+            if self._report is not None:
+                self._report(Skipped(bad, str(error), uri))
             copies.append(copy.deepcopy(sample))
         return copies
 

@@ -70,7 +70,7 @@ class KeyList(Sequence[str]):
         return self.pick(range(len(self)))
 
     def pick(self, indices: Iterable[int]) -> Iterator[str]:
-        """The names at `indices`, ints in [0, len), at a fifth of what asking one by one costs."""
+        """The names at `indices`, ints in [0, len): faster than asking one by one."""
         blob, offsets, prefix = self._blob, self._offsets, self._prefix
         for index in indices:
             yield prefix + blob[offsets[index] : offsets[index + 1]].decode("utf-8", "surrogateescape")

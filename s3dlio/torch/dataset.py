@@ -11,10 +11,12 @@ from typing import Any
 from torch.utils.data import Dataset, IterableDataset
 
 from .. import bulk, objects
+from ..data.bad_samples import Filler, OnError, Skipped, checked_on_error
 from ..data.keys import KeyList
 from ..data.order import Deal, Order, Tail
 from ..view import BytesView
 from . import collate as _collate  # noqa: F401 - teaches PyTorch what a batch of views is
+from .bad_samples import Board, filled
 from .cursor import Cursor
 from .ranks import current_ranks, current_worker
 from .state import checked_state, state_of
@@ -32,6 +34,10 @@ class ObjectStoreMapDataset(Dataset[Any]):
     for a whole batch at once, and its objects are then read in parallel, `max_in_flight` at most. Batches of views
     collate to a list without a collate function of your own.
 
+    `on_error` says what happens to a sample that cannot be read or transformed, when a batch is read at once: `"raise"`,
+    `"skip"` (a copy of a good sample of the batch stands in its place), or a function of (uri, error) that says True for
+    skip. `num_skipped` and `skipped` tell of them, from all workers; a batch without a good sample raises.
+
     >>> dataset = ObjectStoreMapDataset("s3://bucket/train/", pattern="*.npz")
     >>> loader = DataLoader(dataset, batch_size=32, num_workers=4, shuffle=True)
     """
@@ -43,8 +49,9 @@ class ObjectStoreMapDataset(Dataset[Any]):
         transform: Transform | None = None,
         *,
         max_in_flight: int = bulk.DEFAULT_WORKERS,
+        on_error: OnError = "raise",
     ) -> None:
-        self._keep(KeyList.from_listing(uri, pattern), transform, max_in_flight)
+        self._keep(KeyList.from_listing(uri, pattern), transform, max_in_flight, on_error)
 
     @classmethod
     def from_prefix(cls, uri: str, **options: Any) -> ObjectStoreMapDataset:
@@ -53,17 +60,34 @@ class ObjectStoreMapDataset(Dataset[Any]):
 
     @classmethod
     def from_uris(
-        cls, uris: Iterable[str], transform: Transform | None = None, *, max_in_flight: int = bulk.DEFAULT_WORKERS
+        cls,
+        uris: Iterable[str],
+        transform: Transform | None = None,
+        *,
+        max_in_flight: int = bulk.DEFAULT_WORKERS,
+        on_error: OnError = "raise",
     ) -> ObjectStoreMapDataset:
         """A dataset of these objects, in this order, without listing anything."""
         dataset = cls.__new__(cls)
-        dataset._keep(_keys_of(uris), transform, max_in_flight)
+        dataset._keep(_keys_of(uris), transform, max_in_flight, on_error)
         return dataset
 
-    def _keep(self, keys: KeyList, transform: Transform | None, max_in_flight: int) -> None:
+    def _keep(self, keys: KeyList, transform: Transform | None, max_in_flight: int, on_error: OnError) -> None:
         self.uris = keys
         self._transform = transform
         self._max_in_flight = max_in_flight
+        self._on_error = checked_on_error(on_error)
+        self._board = None if on_error == "raise" else Board()
+
+    @property
+    def num_skipped(self) -> int:
+        """Samples that were skipped until now, by all workers in all epochs."""
+        return 0 if self._board is None else self._board.num_skipped
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """Them, with their errors and what was repeated instead: the first ones of each worker."""
+        return [] if self._board is None else self._board.skipped()
 
     def __len__(self) -> int:
         return len(self.uris)
@@ -74,8 +98,14 @@ class ObjectStoreMapDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         current_worker()
-        views = bulk.get_many([self.uris[index] for index in indices], self._max_in_flight)
-        return [_transformed(view, self._transform) for view in views]
+        names = [self.uris[index] for index in indices]
+        if self._board is not None:
+            arrivals = bulk.arrivals(names, window=self._max_in_flight)
+            return list(filled(arrivals, self._transformed, Filler(self._on_error, self._board.add), None))
+        return [self._transformed(view) for view in bulk.get_many(names, self._max_in_flight)]
+
+    def _transformed(self, view: BytesView) -> Any:
+        return _transformed(view, self._transform)
 
     def __repr__(self) -> str:
         return f"ObjectStoreMapDataset({self.uris!r})"
@@ -91,6 +121,8 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
 
     The last samples, fewer than a batch for every rank, are dealt as evenly as possible; `pad=True` repeats samples until
     all ranks have the same number, `drop_last=True` leaves them out. Either keeps the ranks of a collective in step.
+
+    `on_error` is that of ObjectStoreMapDataset; without `batch_size` the batch of a bad sample is the whole stream.
 
     `prefetch` objects at most are in flight or ready. Rank and world size are those of torch.distributed, or of the
     launcher's RANK and WORLD_SIZE, unless told.
@@ -113,6 +145,7 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
         rank: int | None = None,
         world_size: int | None = None,
         prefetch: int = 32,
+        on_error: OnError = "raise",
     ) -> None:
         self._keep(
             KeyList.from_listing(uri, pattern),
@@ -124,6 +157,7 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
             rank=rank,
             world_size=world_size,
             prefetch=prefetch,
+            on_error=on_error,
         )
 
     @classmethod
@@ -143,6 +177,7 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
         rank: int | None,
         world_size: int | None,
         prefetch: int,
+        on_error: OnError,
     ) -> None:
         if prefetch < 1:
             raise ValueError(f"prefetch={prefetch}: at least one object must be in flight")
@@ -157,8 +192,20 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
         self._ranks_of_parent: tuple[int, int] | None = None
         current_ranks(rank, world_size)  # contradictions are errors here, not in a worker
         self._prefetch = prefetch
+        self._on_error = checked_on_error(on_error)
+        self._board = None if on_error == "raise" else Board()
         self._cursor = Cursor(seed)
         self._running: _Progress | None = None
+
+    @property
+    def num_skipped(self) -> int:
+        """Samples that were skipped until now, by all workers in all epochs."""
+        return 0 if self._board is None else self._board.num_skipped
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """Them, with their errors and what was repeated instead: the first ones of each worker."""
+        return [] if self._board is None else self._board.skipped()
 
     @property
     def seed(self) -> int:
@@ -215,9 +262,14 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
 
     def _samples(self, order: Order, progress: _Progress) -> Iterator[Any]:
         indices = (index for block in progress.deal.blocks() for index in order.samples(block).tolist())
-        for view in bulk.stream((self.uris[index] for index in indices), window=self._prefetch):
+        arrivals = bulk.arrivals(self.uris.pick(indices), window=self._prefetch)
+        filler = Filler(self._on_error, self._board.add if self._board else None)
+        for sample in filled(arrivals, self._transformed, filler, self.batch_size):
             progress.num_samples += 1
-            yield _transformed(view, self._transform)
+            yield sample
+
+    def _transformed(self, view: BytesView) -> Any:
+        return _transformed(view, self._transform)
 
     def state_dict(self) -> dict[str, int]:
         """(version, seed, shuffle, epoch, global position, number of samples), taken at equal steps on all ranks.
@@ -240,7 +292,8 @@ class ObjectStoreIterableDataset(IterableDataset[Any]):
     def __copy__(self) -> ObjectStoreIterableDataset:
         """The same stream with an epoch and a position of its own; the names are shared."""
         twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__, _cursor=Cursor(self.seed), _running=None)
+        board = None if self._board is None else Board()
+        twin.__dict__.update(self.__dict__, _cursor=Cursor(self.seed), _running=None, _board=board)
         twin._cursor.set(self.epoch, self._cursor.start)
         return twin
 
