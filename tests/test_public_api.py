@@ -20,7 +20,15 @@ DONE: dict[str, str | None] = {
     "BytesView.__len__": "",
     "ObjectStoreIterableDataset": "uri shuffle",
     "ObjectStoreMapDataset": "uri pattern",
+    "PyBytesAsyncDataLoader": "dataset opts",
+    "PyBytesAsyncDataLoader.__iter__": "",
+    "PyBytesAsyncDataLoader.items": "",
     "PyBytesView": None,
+    "PyDataset": "prefix_uri",
+    "PyDataset.__len__": "",
+    "PyDataset.from_uris": "uris",
+    "PyObjectDataLoaderSyncIter": None,
+    "PyObjectDataLoaderSyncIter.collect_batch": "n",
     "PyObjectItem": None,
     "PyObjectItem.byte_count": None,
     "PyObjectItem.uri": None,
@@ -76,14 +84,6 @@ LATER = [
     "MultipartUploadWriter",
     "MultipartUploadWriter.from_uri",
     "MultipartUploadWriter.write",
-    "PyBytesAsyncDataLoader",
-    "PyBytesAsyncDataLoader.__iter__",
-    "PyBytesAsyncDataLoader.items",
-    "PyDataset",
-    "PyDataset.__len__",
-    "PyDataset.from_uris",
-    "PyObjectDataLoaderSyncIter",
-    "PyObjectDataLoaderSyncIter.collect_batch",
     "PyWriterOptions",
     "PyWriterOptions.chunk_size",
     "PyWriterOptions.compression",
@@ -138,7 +138,7 @@ VARIABLES_LATER: set[str] = set()
 
 # Names that no guide has: what the package adds.
 OWN = {
-    *("create_bucket_async", "delete_bucket_async", "open_reader", "open_writer", "stat_many"),
+    *("BadSampleWarning", "create_bucket_async", "delete_bucket_async", "open_reader", "open_writer", "stat_many"),
     *(name for name in s3dlio.__all__ if name.endswith("Error")),
 }
 

@@ -26,7 +26,7 @@ _ADVICE = {
 }
 
 
-class Span:
+class _Span:
     """The part of `retries` between two moments."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Stats:
         self._num_objects = self._num_bytes = self._num_errors = 0
         self._num_skipped = 0
         self._skipped: list[Skipped] = []
-        self._retries = Span()
+        self._retries = _Span()
 
     def clock(self) -> float:
         """Seconds that the consumer has waited for the loader until now."""
