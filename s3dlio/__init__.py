@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     )
     from .buckets import configure_s3, create_bucket, delete_bucket
     from .bulk import get_many, put_many, stat_many
+    from .data.bad_samples import BadSampleWarning
+    from .data.dataset import PyDataset
+    from .data.iterators import PyObjectDataLoaderSyncIter
     from .data.npy import load_npy, read_npy
     from .data.npz import generate_npz_bytes, load_npz, read_npz
     from .data.parquet import create_async_loader
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
         parquet_get_rg,
         parquet_rg_row_offsets,
     )
+    from .data.stream import PyBytesAsyncDataLoader
     from .data.tar import TarFile, TarReader, TarSampleReader, create_tar_index
     from .data.tfrecord import TFRecordFile, TFRecordReader, create_tfrecord_index
     from .data.window import ShuffleWindow
@@ -99,6 +103,10 @@ _MODULES = {
     "buckets": ("configure_s3", "create_bucket", "delete_bucket"),
     "bulk": _BULK_VERBS,
     "aio": tuple(f"{verb}_async" for verb in (*_VERBS, *_BULK_VERBS, "create_bucket", "delete_bucket")),
+    "data.bad_samples": ("BadSampleWarning",),
+    "data.dataset": ("PyDataset",),
+    "data.iterators": ("PyObjectDataLoaderSyncIter",),
+    "data.stream": ("PyBytesAsyncDataLoader",),
     "data.parquet": ("create_async_loader",),
     "data.parquet_lookup": (
         *("PyParquetIndex", "configure_tokio_threads", "parquet_cache_clear", "parquet_cache_invalidate"),
@@ -130,6 +138,7 @@ _ALIASES = {"PyBytesView": "BytesView", "PyObjectItem": "BytesView"}
 
 __all__ = [
     "AccessDeniedError",
+    "BadSampleWarning",
     "BytesView",
     "ChangedError",
     "ConfigError",
@@ -142,7 +151,10 @@ __all__ = [
     "ObjectStoreMapDataset",
     "OutOfSpaceError",
     "PreconditionFailedError",
+    "PyBytesAsyncDataLoader",
     "PyBytesView",
+    "PyDataset",
+    "PyObjectDataLoaderSyncIter",
     "PyObjectItem",
     "PyParquetIndex",
     "S3dlioError",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from typing import Any, TypeVar, overload
 
 from . import config, objects, runtime
@@ -13,7 +14,7 @@ from .transfer import read, write
 from .uri import parse
 from .view import BytesView, as_buffer
 
-__all__ = ["get_many", "put_many", "stat_many", "stream"]
+__all__ = ["arrivals", "get_many", "put_many", "stat_many", "stream"]
 
 DEFAULT_WORKERS = 64
 
@@ -44,9 +45,27 @@ def stream(uris: Iterable[str], *, window: int) -> Iterator[BytesView]:
 
     A failed one raises at its turn, naming its URI. `uris` is advanced only as far as the window allows.
     """
-    options = config.snapshot()
+    return (_require(outcome) for _, outcome in arrivals(uris, window=window))
+
+
+def arrivals(
+    uris: Iterable[str],
+    *,
+    window: int,
+    in_order: bool = True,
+    options: config.Options | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    left: Collection[object] = (),
+) -> Generator[tuple[read.Arrival, BytesView | Exception]]:
+    """`stream`, which goes on after a failed object: what is known of the arrival, and the view or the error.
+
+    Without `in_order` they come as they end; URIs of several buckets still come bucket by bucket, each run of them for
+    itself. `left` and `clock` are those of `transfer.read.arrivals`.
+    """
+    options = options or config.snapshot()
     for store, places in itertools.groupby(objects.places_of(uris), operator.itemgetter(0)):
-        yield from read.stream(store, (key for _, key in places), window=window, options=options)
+        keys = (key for _, key in places)
+        yield from read.arrivals(store, keys, window=window, options=options, in_order=in_order, clock=clock, left=left)
 
 
 def put_many(items: Iterable[tuple[str, object]], max_in_flight: int = DEFAULT_WORKERS) -> None:

@@ -28,6 +28,7 @@ _DIRECT = "tests/test_fileio.py::"
 _WRITE = "tests/test_write.py::"
 _READ = "tests/test_read.py::"
 _TFRECORD = "tests/test_tfrecord.py::"
+_STREAM = "tests/test_stream.py::"
 
 CASES = (
     Case("O01", "get, stat, delete, list: key characters", _STORAGE + "test_a_key_is_opaque"),
@@ -44,7 +45,7 @@ CASES = (
     Case("O02", "get, list on s3://", "tests/test_s3_faults.py::test_double_slashes_and_trailing_slashes_belong_to_the_key"),
     Case("O03", "download", LATER),
     Case("O04", "list(recursive=True), mkdir", _OBJECTS + "TestListing::test_markers_keep_their_slash"),
-    Case("O04", "PyDataset", LATER),
+    Case("O04", "PyDataset", _STREAM + "TestDataset::test_markers_on_s3"),
     Case(
         "O04",
         "ObjectStoreMapDataset, ObjectStoreIterableDataset",
@@ -64,7 +65,7 @@ CASES = (
     ),
     Case("O06", "list, list_keys", _OBJECTS + "TestListing::test_many_keys_are_all_listed"),
     Case("O06", "Store.list", _STORAGE + "test_a_long_listing_is_complete"),
-    Case("O06", "PyDataset", LATER),
+    Case("O06", "PyDataset", _STREAM + "TestDataset::test_more_objects_than_a_page_of_a_listing"),
     Case("O06", "S3MapDataset.from_prefix, S3Client.list_objects", LATER),
     Case(
         "O06",
@@ -72,6 +73,7 @@ CASES = (
         "tests/test_torch_dataset.py::test_more_objects_than_a_page_of_a_listing",
     ),
     Case("O07", "list on file://, access denied", _LOCAL + "TestPermissions::test_a_directory_that_may_not_be_entered"),
+    Case("O07", "PyDataset", _STREAM + "TestDataset::test_a_listing_that_fails_is_not_an_empty_one"),
     Case("O07", "S3IterableDataset.from_prefix, DLIO plugin", LATER),
     Case(
         "O07",
@@ -99,7 +101,13 @@ CASES = (
         "get on s3://: the body always ends early",
         "tests/test_s3_faults.py::test_a_body_that_always_breaks_off_is_an_error_that_names_the_uri",
     ),
-    Case("O09", "PyBytesAsyncDataLoader, S3ClientConfig", LATER),
+    Case("O08", "PyBytesAsyncDataLoader", _STREAM + "TestErrors::test_a_body_that_ends_early"),
+    Case(
+        "O09",
+        "PyBytesAsyncDataLoader",
+        _STREAM + "TestErrors::test_a_server_that_throttles_each_object_thrice_gives_all_of_them",
+    ),
+    Case("O09", "S3ClientConfig", LATER),
     Case("O09", "get_many", "tests/test_s3_recovery.py::test_a_server_that_throttles_each_object_thrice_gives_all_of_them"),
     Case("O09", "Retry-After", "tests/test_s3_recovery.py::test_retry_after_is_waited_for"),
     Case(
@@ -136,7 +144,12 @@ CASES = (
     Case("O15", "get, get_many, get_range: replaced once", _READ + "TestChanges::test_an_object_replaced_once_is_read_anew"),
     Case("O15", "get: conditions ignored", _READ + "TestChanges::test_a_server_that_ignores_the_condition_is_found_out"),
     Case("O15", "open_reader", "tests/test_file.py::test_an_object_replaced_meanwhile_is_an_error_never_a_mixture"),
-    Case("O15", "loader, S3Checkpoint.reader", LATER),
+    Case(
+        "O15",
+        "PyBytesAsyncDataLoader",
+        _STREAM + "TestErrors::test_an_object_replaced_between_its_ranges_is_all_old_or_all_new",
+    ),
+    Case("O15", "S3Checkpoint.reader", LATER),
     Case("O15", "get on s3://", "tests/test_s3_recovery.py::test_an_object_replaced_between_ranges_is_all_old_or_all_new"),
     Case("O16", "get, get_range, stat on gs://", LATER),
     Case(
@@ -208,6 +221,16 @@ CASES = (
     Case(
         "O26", "open_writer inherited by a child", _LOCAL + "TestCrash::test_a_forked_child_leaves_the_parents_writer_alone"
     ),
+    Case(
+        "O26",
+        "PyBytesAsyncDataLoader by fork, spawn, forkserver",
+        _STREAM + "TestProcesses::test_a_loader_that_was_used_works_in_other_processes",
+    ),
+    Case(
+        "O26",
+        "an iteration that a fork interrupts",
+        _STREAM + "TestProcesses::test_a_child_does_not_go_on_with_the_iteration_of_its_parent",
+    ),
     Case("O26", "S3MapDataset, S3IterableDataset", LATER),
     Case("O26", "pickle of the datasets", "tests/test_torch_dataset.py::test_datasets_survive_a_pickle"),
     Case(
@@ -241,6 +264,22 @@ CASES = (
         "DataLoader: an object is denied",
         "tests/test_torch_dataset.py::test_an_object_that_is_closed_fails_by_type_and_uri",
     ),
+    Case("O27", "PyBytesAsyncDataLoader", _STREAM + "TestErrors::test_a_denied_object_is_denied_by_name"),
+    Case(
+        "O28",
+        "PyBytesAsyncDataLoader: 100 early ends",
+        _STREAM + "TestLeavingEarly::test_a_hundred_early_ends_leave_no_thread_and_no_descriptor",
+    ),
+    Case(
+        "O28",
+        "PyBytesAsyncDataLoader: break, raise, close, async",
+        _STREAM + "TestLeavingEarly::test_every_way_out_ends_all_requests",
+    ),
+    Case(
+        "O28",
+        "PyBytesAsyncDataLoader: SIGINT",
+        _STREAM + "TestLeavingEarly::test_control_c_ends_the_wait_and_the_process",
+    ),
     Case(
         "O28",
         "read_many: 100 early ends",
@@ -263,7 +302,17 @@ CASES = (
         "get, get_many, list on s3://: SIGINT",
         "tests/test_s3_recovery.py::test_control_c_ends_a_call_that_waits_and_then_the_process",
     ),
-    Case("O29", "PyDataset.from_uris, DataLoader: memory", LATER),
+    Case(
+        "O29",
+        "PyDataset.from_uris in forked workers",
+        _STREAM + "TestProcesses::test_workers_share_the_names_of_a_large_dataset",
+    ),
+    Case(
+        "O29",
+        "PyBytesAsyncDataLoader, 20 epochs",
+        _STREAM + "TestWindow::test_memory_threads_and_descriptors_stay_level_over_20_epochs",
+    ),
+    Case("O29", "PyBytesAsyncDataLoader: one window", _STREAM + "TestWindow::test_memory_is_that_of_the_window"),
     Case("O29", "KeyList in forked workers", "tests/test_keys.py::test_forked_workers_share_a_million_names"),
     Case(
         "O29",
@@ -283,6 +332,12 @@ CASES = (
         "O30",
         "gloo under torchrun",
         "tests/test_torch_distributed.py::test_a_job_reads_each_object_once_per_epoch_though_it_is_killed_and_resumed",
+    ),
+    Case("O30", "PyBytesAsyncDataLoader: shards", _STREAM + "TestOptions::test_batches_shards_and_shuffling"),
+    Case(
+        "O31",
+        "on_error: bad samples",
+        "tests/test_bad_samples.py::TestDatasets::test_a_resumed_epoch_goes_on_as_if_nothing_were_bad",
     ),
     Case(
         "O31",
@@ -364,6 +419,11 @@ CASES = (
     Case("O45", "list, data sets on az://", LATER),
     Case("O46", "put_bytes on gs://", LATER),
     Case("O47", "DLIO plugin", LATER),
+    Case(
+        "O47",
+        "PyDataset",
+        _STREAM + "TestDataset::test_many_objects_are_listed_in_few_requests_and_kept_in_little_memory",
+    ),
     Case(
         "O47",
         "list(recursive=True) at scale on s3://",

@@ -137,3 +137,12 @@ def test_forked_workers_share_a_million_names(
     workers = json.loads(done.stdout)
     assert [num_touched for num_touched, _ in workers] == [1000, 1000]
     assert all((extra < 50) == stays_shared for _, extra in workers), workers
+
+
+def test_names_are_picked_as_if_asked_for_one_by_one() -> None:
+    names = ["s3://b/p/x", "s3://b/p/ü", "s3://b/p/", "s3://b/p/\udcff"]
+    keys = KeyList(names, prefix="s3://b/")
+    assert list(keys.pick([3, 0, 1, 1])) == [names[3], names[0], names[1], names[1]]
+    assert list(keys) == names
+    with pytest.raises(IndexError):
+        list(keys.pick([4]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -122,6 +123,21 @@ def test_leaving_early_begins_nothing_more_and_closes_what_runs(faults: FaultSer
     assert len(open_connections) <= 2  # those at rest
     faults.decide = lambda _: None
     assert results(store, 50, 10) == right(50)
+
+
+def test_a_window_that_the_garbage_collector_ends_gives_open_connections_back(store: S3Store) -> None:
+    """In a cycle of garbage all is finalized, in any order: connections must not be a part of it."""
+    for _ in range(10):
+        outcomes: Any = store.read_many(reads(100), window=16)
+        for _ in range(90):
+            next(outcomes)
+        cycle = [outcomes]
+        cycle.append(cycle)
+        del outcomes, cycle
+        gc.collect()
+        assert all(connection.sock.fileno() >= 0 for connection in store.wire._idle)
+        assert results(store, 40, 8) == right(40)
+    assert len(store.wire._all) <= 16 + 8, "closed ones are forgotten"
 
 
 def test_the_consumers_own_time_counts_against_no_timeout(

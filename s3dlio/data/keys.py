@@ -67,7 +67,13 @@ class KeyList(Sequence[str]):
         return self._prefix + text.decode("utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
-        return (self[i] for i in range(len(self)))
+        return self.pick(range(len(self)))
+
+    def pick(self, indices: Iterable[int]) -> Iterator[str]:
+        """The names at `indices`, ints in [0, len): faster than asking one by one."""
+        blob, offsets, prefix = self._blob, self._offsets, self._prefix
+        for index in indices:
+            yield prefix + blob[offsets[index] : offsets[index + 1]].decode("utf-8", "surrogateescape")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, KeyList):

@@ -6,6 +6,7 @@ once, in terms of these verbs, and so works on every scheme.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -25,10 +26,12 @@ __all__ = [
     "Read",
     "ReadResult",
     "Store",
+    "Tally",
     "Upload",
     "clamp",
     "read_each",
     "refuse_version",
+    "retries",
 ]
 
 
@@ -93,6 +96,21 @@ class Limits:
     max_part: int = 1 << 40
     max_parts: int = 1 << 40
     max_put: int = 1 << 60
+
+
+class Tally:
+    """A number that any thread may raise, without a lock."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self.count = 0
+
+    def add(self) -> None:
+        self.count = next(self._numbers)
+
+
+retries = Tally()
+"""How often a request of this process was tried again."""
 
 
 class Upload(Protocol):

@@ -6,14 +6,16 @@ Both hold names and options only, so that they pickle for spawned workers and ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 from torch.utils.data import Dataset
 
 from .. import bulk, objects
+from ..data.bad_samples import Filler, OnError, Skipped, checked_on_error
 from ..data.keys import KeyList
 from ..view import BytesView
 from . import collate as _collate  # noqa: F401 - teaches PyTorch what a batch of views is
+from .bad_samples import Board, filled
 from .ranks import current_worker
 from .resumable import DealtStream, tail_of
 
@@ -30,6 +32,10 @@ class ObjectStoreMapDataset(Dataset[Any]):
     for a whole batch at once, and its objects are then read in parallel, `max_in_flight` at most. Batches of views
     collate to a list without a collate function of your own.
 
+    `on_error` says what happens to a sample that cannot be read or transformed, when a batch is read at once: `"raise"`,
+    `"skip"` (a copy of a good sample of the batch stands in its place), or a function of (uri, error) that says True for
+    skip. `num_skipped` and `skipped` tell of them, from all workers; a batch without a good sample raises.
+
     >>> dataset = ObjectStoreMapDataset("s3://bucket/train/", pattern="*.npz")
     >>> loader = DataLoader(dataset, batch_size=32, num_workers=4, shuffle=True)
     """
@@ -41,8 +47,9 @@ class ObjectStoreMapDataset(Dataset[Any]):
         transform: Transform | None = None,
         *,
         max_in_flight: int = bulk.DEFAULT_WORKERS,
+        on_error: OnError = "raise",
     ) -> None:
-        self._keep(KeyList.from_listing(uri, pattern), transform, max_in_flight)
+        self._keep(KeyList.from_listing(uri, pattern), transform, max_in_flight, on_error)
 
     @classmethod
     def from_prefix(cls, uri: str, **options: Any) -> ObjectStoreMapDataset:
@@ -51,17 +58,34 @@ class ObjectStoreMapDataset(Dataset[Any]):
 
     @classmethod
     def from_uris(
-        cls, uris: Iterable[str], transform: Transform | None = None, *, max_in_flight: int = bulk.DEFAULT_WORKERS
+        cls,
+        uris: Iterable[str],
+        transform: Transform | None = None,
+        *,
+        max_in_flight: int = bulk.DEFAULT_WORKERS,
+        on_error: OnError = "raise",
     ) -> ObjectStoreMapDataset:
         """A dataset of these objects, in this order, without listing anything."""
         dataset = cls.__new__(cls)
-        dataset._keep(_keys_of(uris), transform, max_in_flight)
+        dataset._keep(_keys_of(uris), transform, max_in_flight, on_error)
         return dataset
 
-    def _keep(self, keys: KeyList, transform: Transform | None, max_in_flight: int) -> None:
+    def _keep(self, keys: KeyList, transform: Transform | None, max_in_flight: int, on_error: OnError) -> None:
         self.uris = keys
         self._transform = transform
         self._max_in_flight = max_in_flight
+        self._on_error = checked_on_error(on_error)
+        self._board = None if on_error == "raise" else Board()
+
+    @property
+    def num_skipped(self) -> int:
+        """Samples that were skipped until now, by all workers in all epochs."""
+        return 0 if self._board is None else self._board.num_skipped
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """Them, with their errors and what was repeated instead: the first ones of each worker."""
+        return [] if self._board is None else self._board.skipped()
 
     def __len__(self) -> int:
         return len(self.uris)
@@ -72,8 +96,14 @@ class ObjectStoreMapDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         current_worker()
-        views = bulk.get_many([self.uris[index] for index in indices], self._max_in_flight)
-        return [_transformed(view, self._transform) for view in views]
+        names = [self.uris[index] for index in indices]
+        if self._board is not None:
+            arrivals = bulk.arrivals(names, window=self._max_in_flight)
+            return list(filled(arrivals, self._transformed, Filler(self._on_error, self._board.add), None))
+        return [self._transformed(view) for view in bulk.get_many(names, self._max_in_flight)]
+
+    def _transformed(self, view: BytesView) -> Any:
+        return _transformed(view, self._transform)
 
     def __repr__(self) -> str:
         return f"ObjectStoreMapDataset({self.uris!r})"
@@ -89,6 +119,8 @@ class ObjectStoreIterableDataset(DealtStream):
 
     The last samples, fewer than a batch for every rank, are dealt as evenly as possible; `pad=True` repeats samples until
     all ranks have the same number, `drop_last=True` leaves them out. Either keeps the ranks of a collective in step.
+
+    `on_error` is that of ObjectStoreMapDataset; without `batch_size` the batch of a bad sample is the whole stream.
 
     `prefetch` objects at most are in flight or ready. Rank and world size are those of torch.distributed, or of the
     launcher's RANK and WORLD_SIZE, unless told.
@@ -112,11 +144,13 @@ class ObjectStoreIterableDataset(DealtStream):
         rank: int | None = None,
         world_size: int | None = None,
         prefetch: int = 32,
+        on_error: OnError = "raise",
     ) -> None:
         self._keep(
             KeyList.from_listing(uri, pattern),
             transform,
             prefetch,
+            on_error,
             shuffle=shuffle,
             seed=seed,
             batch_size=batch_size,
@@ -130,17 +164,38 @@ class ObjectStoreIterableDataset(DealtStream):
         """The same as the constructor."""
         return cls(uri, **options)
 
-    def _keep(self, keys: KeyList, transform: Transform | None, prefetch: int, **dealing: Any) -> None:
+    def _keep(self, keys: KeyList, transform: Transform | None, prefetch: int, on_error: OnError, **dealing: Any) -> None:
         if prefetch < 1:
             raise ValueError(f"prefetch={prefetch}: at least one object must be in flight")
         self.uris = keys
         self._transform = transform
         self._prefetch = prefetch
+        self._on_error = checked_on_error(on_error)
+        self._board = None if on_error == "raise" else Board()
         self._deal_out(len(keys), **dealing)
 
-    def _read(self, samples: Iterator[int]) -> Iterator[Any]:
-        for view in bulk.stream((self.uris[index] for index in samples), window=self._prefetch):
-            yield _transformed(view, self._transform)
+    @property
+    def num_skipped(self) -> int:
+        """Samples that were skipped until now, by all workers in all epochs."""
+        return 0 if self._board is None else self._board.num_skipped
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """Them, with their errors and what was repeated instead: the first ones of each worker."""
+        return [] if self._board is None else self._board.skipped()
+
+    def _read(self, samples: Iterator[int], taken: int) -> Iterator[Any]:
+        arrivals = bulk.arrivals(self.uris.pick(samples), window=self._prefetch)
+        filler = Filler(self._on_error, self._board.add if self._board else None)
+        yield from filled(arrivals, self._transformed, filler, self.batch_size, taken)
+
+    def _transformed(self, view: BytesView) -> Any:
+        return _transformed(view, self._transform)
+
+    def __copy__(self) -> Self:
+        twin = super().__copy__()
+        twin._board = None if self._board is None else Board()
+        return twin
 
 
 def _keys_of(uris: Iterable[str]) -> KeyList:

@@ -103,6 +103,14 @@ class Loader:
             yield batch
         self._epoch, self._position = self._epoch + 1, 0
 
+    def stats(self) -> dict[str, Any]:
+        """`num_skipped`, and `skipped`, dicts of `uri`, `error` and `repeated`: the bad samples that the dataset's
+        `on_error` let pass, in all workers and epochs, those of batches that are still on their way too.
+        """
+        dataset = self._batches.dataset
+        skipped = [entry._asdict() for entry in getattr(dataset, "skipped", ())]
+        return {"num_skipped": getattr(dataset, "num_skipped", 0), "skipped": skipped}
+
     def state_dict(self) -> dict[str, int]:
         """(version, seed, epoch, global position, number of samples) after the last batch that was delivered.
 

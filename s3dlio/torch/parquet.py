@@ -67,7 +67,7 @@ class ParquetDataset(DealtStream):
         """Row groups of this rank per epoch."""
         return self.deal().length
 
-    def _read(self, samples: Iterator[int]) -> Iterator[Any]:
+    def _read(self, samples: Iterator[int], _: int) -> Iterator[Any]:
         store, cuts = self._groups.store(), map(self._groups.cut, samples)
         for item in reading.stream(store, cuts, FINISHERS["batch"], prefetch=self._prefetch, options=config.snapshot()):
             batch = to_tensors(item.data)

@@ -53,8 +53,8 @@ class DealtStream(IterableDataset[Any]):
         self._running: Progress | None = None
         self._restored: Progress | None = None  # by a share
 
-    def _read(self, samples: Iterator[int]) -> Iterator[Any]:
-        """The samples of these numbers, one for each, in this order."""
+    def _read(self, samples: Iterator[int], taken: int) -> Iterator[Any]:
+        """The samples of these numbers, one for each, in this order; `taken` of this process come before them."""
         raise NotImplementedError
 
     @property
@@ -118,7 +118,7 @@ class DealtStream(IterableDataset[Any]):
 
     def _samples(self, order: Order, progress: Progress) -> Iterator[Any]:
         indices = (index for block in progress.positions() for index in order.samples(block).tolist())
-        for sample in self._read(indices):
+        for sample in self._read(indices, progress.num_taken):
             progress.num_taken += 1
             yield sample
 

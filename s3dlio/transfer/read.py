@@ -7,7 +7,8 @@ replaced meanwhile is read anew, whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from .. import runtime
@@ -17,7 +18,7 @@ from ..storage.base import ObjectInfo, Outcome, Read, ReadResult, Store, clamp
 from ..view import BytesView, empty
 from . import plan
 
-__all__ = ["fetch", "fetch_many", "fetch_range", "fill", "stream"]
+__all__ = ["Arrival", "arrivals", "fetch", "fetch_many", "fetch_range", "fill"]
 
 ATTEMPTS_ON_CHANGE = 3
 
@@ -42,6 +43,22 @@ class _Landing:
     def landed(self) -> BytesView:
         assert self.view is not None, "a read that ends well has asked for its destination"
         return self.view
+
+
+class Arrival(_Landing):
+    """A whole object on its way that knows, by `clock`, when it was asked for, first heard of, and here; None: never."""
+
+    __slots__ = ("asked_at", "clock", "ended_at", "heard_at")
+
+    def __init__(self, uri: str, clock: Callable[[], float]) -> None:
+        super().__init__(uri, 0, None)
+        self.clock = clock
+        self.asked_at = self.ended_at = clock()
+        self.heard_at: float | None = None
+
+    def __call__(self, info: ObjectInfo, length: int) -> memoryview:
+        self.heard_at = self.clock()
+        return super().__call__(info, length)
 
 
 def fetch(store: Store, key: str, options: Options, version: str | None = None) -> BytesView:
@@ -80,9 +97,10 @@ def _first_read(
     length: int | None = None,
     tag: int = 0,
     version: str | None = None,
+    into: _Landing | None = None,
 ) -> Read:
     """The request that tells size and version: of the range, or of its beginning where ranges come in parallel."""
-    landing = _Landing(store.root + key, start, length)
+    landing = into or _Landing(store.root + key, start, length)
     if _in_ranges(store, options):
         length = options.range_threshold_bytes if length is None else min(length, options.range_threshold_bytes)
     return Read(key, start, length, landing, None, tag, version, ask_first=not options.skip_head)
@@ -147,15 +165,21 @@ def fetch_many(places: Sequence[tuple[Store, str]], *, window: int, options: Opt
 
 
 class _Feed(Iterator[Read]):
-    """Reads, as long as fewer than `window` of them are begun and not yet handed out; then it pauses, and goes on later."""
+    """Reads, as long as fewer than `window` of them are begun and not yet handed out; then it pauses, and goes on later.
 
-    def __init__(self, reads: Iterator[Read], window: int) -> None:
+    Once another thread has put anything into `left`, it ends the whole: by GeneratorExit, as a generator that is closed.
+    """
+
+    def __init__(self, reads: Iterator[Read], window: int, left: Collection[object] = ()) -> None:
         self._reads = reads
         self._window = window
+        self._left = left
         self._num_begun = 0
         self.num_handed_out = 0
 
     def __next__(self) -> Read:
+        if self._left:
+            raise GeneratorExit("left early")
         if self._num_begun - self.num_handed_out >= self._window:
             raise StopIteration
         read = next(self._reads)
@@ -163,19 +187,47 @@ class _Feed(Iterator[Read]):
         return read
 
 
-def stream(store: Store, keys: Iterable[str], *, window: int, options: Options) -> Iterator[BytesView]:
-    """The whole objects, one after the other in the order of `keys`, while further ones are on their way.
+def arrivals(
+    store: Store,
+    keys: Iterable[str],
+    *,
+    window: int,
+    options: Options,
+    in_order: bool,
+    clock: Callable[[], float] = time.perf_counter,
+    left: Collection[object] = (),
+) -> Iterator[tuple[Arrival, BytesView | Exception]]:
+    """The whole objects, or what went wrong with each, in the order of `keys` or as they come.
 
-    At most `window` objects are in flight, or here and not yet taken. A failed one raises at its turn. `keys` is advanced
-    only as far as the window allows.
+    At most `window` objects are in flight, or here and not yet handed out; `keys` is advanced only as far. Whoever puts
+    something into `left` ends it from another thread: the one that waits here looks at least once a second.
     """
-    feed = _Feed((_first_read(store, key, options, tag=tag) for tag, key in enumerate(keys)), window)
+    reads = (
+        _first_read(store, key, options, tag=tag, into=Arrival(store.root + key, clock)) for tag, key in enumerate(keys)
+    )
+    feed = _Feed(reads, window, left)
     here: dict[int, tuple[Read, ReadResult | BaseException]] = {}
-    for outcome in store.read_many(feed, window=window):
-        here[outcome[0].tag] = outcome
-        while feed.num_handed_out in here:
-            yield _settled(store, *here.pop(feed.num_handed_out), options)
+    # The feed keeps to the window. The store is allowed one more, so that it asks the feed whenever it wakes up.
+    for read, result in store.read_many(feed, window=window + 1):
+        assert isinstance(read.into, Arrival)
+        read.into.ended_at = clock()
+        if not in_order:
             feed.num_handed_out += 1
+            yield read.into, _outcome(store, read, result, options)
+            continue
+        here[read.tag] = read, result
+        while feed.num_handed_out in here:
+            read, result = here.pop(feed.num_handed_out)
+            feed.num_handed_out += 1
+            assert isinstance(read.into, Arrival)
+            yield read.into, _outcome(store, read, result, options)
+
+
+def _outcome(store: Store, read: Read, result: ReadResult | BaseException, options: Options) -> BytesView | Exception:
+    try:
+        return _settled(store, read, result, options)
+    except Exception as exc:
+        return exc
 
 
 def _first_results(

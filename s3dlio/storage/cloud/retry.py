@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from ...errors import S3dlioError, ThrottledError
+from ..base import retries
 
 __all__ = ["Attempts", "Failure", "Named", "Pace", "Policy", "Question", "Verdict"]
 
@@ -113,6 +114,7 @@ class Attempts:
         pause = max(self._jittered(max(1, self.num_failed)), failure.retry_after)
         if verdict is Verdict.FINAL or self.num_counted >= self._policy.max_attempts or self._is_late(verdict, now + pause):
             raise self.error(failure, now) from failure
+        retries.add()
         return pause
 
     def _jittered(self, num_failed: int) -> float:

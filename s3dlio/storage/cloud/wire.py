@@ -82,7 +82,9 @@ class Wire:
         self.pace = Pace(options.max_connections or DEFAULT_CONNECTIONS, options.max_bytes_per_second)
         self._proxy = config.proxy_of(server.scheme, server.host)
         self._idle: deque[Connection] = deque()
-        self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
+        # Strong references, so that none is garbage together with the window that uses it: the collector would finalize the
+        # socket, maybe before that window has given it back.
+        self._all: set[Connection] = set()
 
     def perform(self, call: Call[T]) -> T:
         """Run one operation in this thread, on blocking sockets."""
@@ -114,6 +116,7 @@ class Wire:
         """Close every connection; in a forked child that only closes its own descriptors."""
         for connection in list(self._all):
             connection.close()
+        self._all.clear()
         self._idle.clear()
 
     def operation(self, call: Call[T], mode: Mode) -> Generator[Wait, None, T]:
@@ -203,6 +206,7 @@ class Wire:
             remedy = "check the endpoint, the network and the proxy settings"
             raise Failure(Verdict.UNREACHED, f"no connection to {self.server.url}: {exc}", remedy=remedy) from exc
         connection = Connection(sock)
+        self._all.difference_update([known for known in list(self._all) if known.sock.fileno() < 0])
         self._all.add(connection)
         return connection
 

@@ -1,0 +1,103 @@
+"""What happens to a sample that cannot be had: it ends the epoch, or a good one of its batch is repeated in its place.
+
+A position is never left out, so that the order, the length of an epoch and the state of a resumed one stay what they are,
+and the ranks of a job stay in step.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from ..errors import AccessDeniedError, ConfigError, MissingPackageError, OutOfSpaceError, S3dlioError
+
+__all__ = ["BadSampleWarning", "Filler", "OnError", "Skipped", "checked_on_error"]
+
+OnError: TypeAlias = Literal["raise", "skip"] | Callable[[str, Exception], bool]
+"""`"raise"`; `"skip"`; or a function of the sample's URI and its error that says True for "skip it"."""
+
+# The next sample would fail as this one did: what is wrong is the job, not the sample.
+NEVER_SKIPPED = (AccessDeniedError, ConfigError, MissingPackageError, OutOfSpaceError)
+
+
+class BadSampleWarning(UserWarning):
+    """A sample was skipped, and another one was repeated in its place."""
+
+
+class Skipped(NamedTuple):
+    """A sample that was skipped, why, and which one was repeated in its place."""
+
+    uri: str
+    error: str
+    repeated: str
+
+
+def checked_on_error(on_error: OnError) -> OnError:
+    """`on_error` itself. Raises ConfigError when it is none of the choices."""
+    if on_error in ("raise", "skip") or callable(on_error):
+        return on_error
+    raise ConfigError(f"on_error={on_error!r} is neither 'raise' nor 'skip' nor a function of (uri, error)")
+
+
+class Filler:
+    """The samples of one batch after another, in which good ones stand for bad ones.
+
+    `add` gives the samples that can be handed out now, in the order of their positions: none while a batch has only bad
+    ones, and several when its first good one comes. The sample that is repeated is copied, so that no two of a batch share
+    memory. `report` learns of each skipped one.
+    """
+
+    def __init__(self, on_error: OnError, report: Callable[[Skipped], None] | None = None) -> None:
+        self._on_error = on_error
+        self._report = report
+        self._good: tuple[str, Any] | None = None
+        self._bad: list[tuple[str, Exception]] = []  # that wait for the batch's first good one
+
+    def add(self, uri: str, outcome: Any) -> list[Any]:
+        """What became of the next position: a sample, or the exception that it met. Raises what is not to be skipped."""
+        if isinstance(outcome, Exception):
+            self._check(uri, outcome)
+            self._bad.append((uri, outcome))
+            return [] if self._good is None else self._filled(*self._good)
+        self._good = uri, outcome
+        return [*self._filled(uri, outcome), outcome] if self._bad else [outcome]
+
+    def _check(self, uri: str, error: Exception) -> None:
+        if self._on_error == "raise":
+            raise error
+        if self._on_error == "skip":
+            if isinstance(error, NEVER_SKIPPED):
+                raise error
+        elif not self._on_error(uri, error):
+            raise error
+
+    def _filled(self, uri: str, sample: Any) -> list[Any]:
+        copies = []
+        while self._bad:
+            bad, error = self._bad.pop(0)
+            warnings.warn(f"skipped {bad} ({error}); {uri} is repeated in its place", BadSampleWarning, stacklevel=2)
+            if self._report is not None:
+                self._report(Skipped(bad, str(error), uri))
+            copies.append(copy.deepcopy(sample))
+        return copies
+
+    def begin_batch(self) -> None:
+        """What was good before is of another batch."""
+        self._good = None
+
+    def end_batch(self) -> None:
+        """The batch is over. Raises S3dlioError when none of its samples was good."""
+        self._good = None
+        if self._bad:
+            bad, self._bad = self._bad, []
+            last = bad[-1][1]
+            names = ", ".join(uri for uri, _ in bad[:3]) + (" …" if len(bad) > 3 else "")
+            raise S3dlioError(f"no sample of a batch of {len(bad)} is good: {names}; the last error: {last}") from last
+
+    def fill(self, batch: Iterable[tuple[str, Any]]) -> list[Any]:
+        """A whole batch at once, of as many samples as it has positions."""
+        filled = [sample for uri, outcome in batch for sample in self.add(uri, outcome)]
+        self.end_batch()
+        return filled

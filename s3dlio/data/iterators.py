@@ -1,0 +1,222 @@
+"""What a loader hands out: items one by one, in batches, and without blocking an event loop."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Generator, Iterator
+from concurrent.futures import Future
+from time import perf_counter
+from typing import Any
+
+from .. import bulk
+from ..errors import ConfigError
+from ..runtime import after_fork, calls
+from ..transfer.read import Arrival
+from ..view import BytesView
+from .bad_samples import Filler
+from .options import LoaderOptions
+from .stats import Stats
+
+__all__ = ["AsyncItems", "Batches", "PyObjectDataLoaderSyncIter"]
+
+_running: weakref.WeakSet[PyObjectDataLoaderSyncIter] = weakref.WeakSet()
+
+
+class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
+    """The objects of one epoch. Made by a `PyBytesAsyncDataLoader`; an item is a `BytesView` with its `.uri`.
+
+    A failed object raises when it is its turn, naming its URI; the iteration then goes on with the next one. Use it from
+    one thread at a time; `close` may be called by another. Left early by whatever way, it drops its requests at once.
+    """
+
+    def __init__(self, names: Iterator[str], options: LoaderOptions, stats: Stats, *, in_order: bool) -> None:
+        self._stats = stats
+        self._filler = None if options.on_error == "raise" else Filler(options.on_error, stats.skipped)
+        self._ready: deque[BytesView] = deque()  # what the filler gave
+        self._postponed: Exception | None = None  # raised when the good items before it were handed out
+        self._fatal: BaseException | None = None  # what ended the iteration itself
+        self.left: list[None] = []
+        self._arrivals = bulk.arrivals(
+            names,
+            window=options.prefetch,
+            in_order=in_order,
+            options=options.of_reads(),
+            clock=stats.clock,
+            left=self.left,
+        )
+        _running.add(self)
+
+    def __next__(self) -> BytesView:
+        if self._postponed is not None:
+            self._raise_postponed()
+        if self._filler is not None:
+            return self._next_filled(self._filler)
+        outcome = self._next_arrival()[1]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _next_arrival(self) -> tuple[Arrival, BytesView | Exception]:
+        stats = self._stats
+        stats.entered = perf_counter()
+        try:
+            arrived = next(self._arrivals)
+        except BaseException as exc:
+            stats.leave()
+            raise self._end(exc) from None
+        stats.arrived(*arrived)
+        return arrived
+
+    def _end(self, exc: BaseException) -> BaseException:
+        """What to raise when the iteration itself has ended: after an error of its own that one, again and again."""
+        self._stats.ended()
+        if isinstance(exc, GeneratorExit):  # another thread has called `close`
+            return StopIteration()
+        if not isinstance(exc, StopIteration):
+            self._fatal = exc
+        return self._fatal or exc
+
+    def _next_filled(self, filler: Filler) -> BytesView:
+        while not self._ready:
+            try:
+                arrival, outcome = self._next_arrival()
+            except StopIteration:
+                filler.end_batch()
+                raise
+            self._ready.extend(filler.add(arrival.uri, outcome))
+        return self._ready.popleft()
+
+    def _raise_postponed(self) -> None:
+        error, self._postponed = self._postponed, None
+        assert error is not None
+        raise error
+
+    def collect_batch(self, n: int) -> list[BytesView]:
+        """Wait for `n` further items, or as many as are left: an empty list is the end.
+
+        When an object has failed, the good ones before it are handed out first, and the next call raises. Where bad
+        samples are skipped, a good one of the same batch is repeated for each.
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise ConfigError(f"collect_batch({n!r}): a batch holds at least one item")
+        if self._postponed is not None:
+            self._raise_postponed()
+        batch: list[BytesView] = []
+        try:
+            self._collect(batch, n)
+        except StopIteration:
+            pass
+        except Exception as exc:
+            if not batch:
+                raise
+            self._postponed = exc.with_traceback(None)  # which would keep this iterator alive
+        return batch
+
+    def _collect(self, batch: list[BytesView], n: int) -> None:
+        if self._filler is None:
+            while len(batch) < n:
+                batch.append(self.__next__())
+            return
+        while self._ready and len(batch) < n:
+            batch.append(self._ready.popleft())
+        self._filler.begin_batch()
+        try:
+            for _ in range(n - len(batch)):
+                arrival, outcome = self._next_arrival()
+                batch.extend(self._filler.add(arrival.uri, outcome))
+        finally:
+            self._filler.end_batch()
+
+    def close(self) -> None:
+        """Stop: drop all requests and their connections. From another thread it takes effect within a second."""
+        self.left.append(None)
+        self._stats.ended()
+        with contextlib.suppress(ValueError):  # another thread is inside: it will see for itself
+            self._arrivals.close()
+
+    def __enter__(self) -> PyObjectDataLoaderSyncIter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def orphan(self) -> None:
+        """In a forked child: its requests are those of the parent, so it fails instead of waiting for them."""
+        self._of_parent = self._arrivals  # closing it is not the child's business, and a thread may have been inside
+        self._arrivals = _refusal()
+
+
+def _refusal() -> Generator[Any]:
+    raise RuntimeError("this iteration was begun in the parent process: begin another one here")
+    yield
+
+
+@after_fork
+def _orphan_all() -> None:
+    for items in list(_running):
+        items.orphan()
+
+
+class Batches(Iterator[list[BytesView]]):
+    """Lists of `n` items each; the last one may be shorter, and so is one before an error."""
+
+    def __init__(self, items: PyObjectDataLoaderSyncIter, n: int) -> None:
+        self._items = items
+        self._n = n
+
+    @property
+    def left(self) -> list[None]:
+        return self._items.left
+
+    def __next__(self) -> list[BytesView]:
+        batch = self._items.collect_batch(self._n)
+        if not batch:
+            raise StopIteration
+        return batch
+
+    def close(self) -> None:
+        """Stop, as `PyObjectDataLoaderSyncIter.close` does."""
+        self._items.close()
+
+
+_END = object()
+
+
+class AsyncItems(AsyncIterator[Any]):
+    """The same items for `async for`. Each wait runs in a thread of the async twins, one at a time."""
+
+    def __init__(self, items: PyObjectDataLoaderSyncIter | Batches) -> None:
+        self._items = items
+        self._step: Future[Any] | None = None
+        # A thread that waits for an item that nobody wants any more ends within a second.
+        weakref.finalize(self, items.left.append, None).atexit = False
+
+    async def __anext__(self) -> Any:
+        import asyncio  # loaded already, since its loop runs this
+
+        step = self._step = self._step or calls.submit(functools.partial(next, self._items, _END))
+        await asyncio.wrap_future(_end_of(step))  # cancelled, it leaves the step for the next call
+        self._step = None
+        item = step.result()
+        if item is _END:
+            raise StopAsyncIteration
+        return item
+
+    async def aclose(self) -> None:
+        """Stop, as `PyObjectDataLoaderSyncIter.close` does."""
+        self._items.close()
+
+
+def _end_of(step: Future[Any]) -> Future[None]:
+    """Done when `step` is; cancelling it does not reach `step`."""
+    end: Future[None] = Future()
+
+    def tell(_: Future[Any]) -> None:
+        if end.set_running_or_notify_cancel():
+            end.set_result(None)
+
+    step.add_done_callback(tell)
+    return end

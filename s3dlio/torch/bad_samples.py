@@ -1,0 +1,83 @@
+"""Bad samples in datasets: what the workers of a DataLoader skip is known to the main process as well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from ..data.bad_samples import Filler, Skipped
+from ..transfer.read import Arrival
+from ..view import BytesView
+from .ranks import current_worker
+
+__all__ = ["Board", "filled"]
+
+ROWS = 64  # one per worker, so that each has one writer; the last one is that of the main process
+ROW_BYTES = 16 * 1024
+MAX_ERROR = 300
+_COUNT, _LENGTH = range(2)
+
+
+class Board:
+    """Who was skipped and why, in memory that main process and workers share: all are counted, the first ones named."""
+
+    def __init__(self) -> None:
+        self._numbers = torch.zeros(ROWS, 2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._texts = torch.zeros(ROWS, ROW_BYTES, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+
+    def add(self, skipped: Skipped) -> None:
+        """Write it down, in the row of this process."""
+        worker = current_worker()
+        row = ROWS - 1 if worker is None else worker[0] % (ROWS - 1)
+        text = json.dumps(skipped._replace(error=skipped.error[:MAX_ERROR])).encode() + b"\n"
+        begin = int(self._numbers[row, _LENGTH])
+        if begin + len(text) <= ROW_BYTES:
+            self._texts[row, begin : begin + len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+            self._numbers[row, _LENGTH] = begin + len(text)  # after the text, since others read up to here
+        self._numbers[row, _COUNT] += 1
+
+    @property
+    def num_skipped(self) -> int:
+        """How many samples were skipped until now, in all workers and epochs."""
+        return int(self._numbers[:, _COUNT].sum())
+
+    def skipped(self) -> list[Skipped]:
+        """What is known of them, worker by worker."""
+        rows = ((row, int(self._numbers[row, _LENGTH])) for row in range(ROWS))
+        texts = (bytes(self._texts[row, :length].numpy()) for row, length in rows)
+        return [Skipped(*json.loads(line)) for text in texts for line in text.splitlines()]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(
+            {name: tensor if tensor.is_shared() else tensor.share_memory_() for name, tensor in state.items()}
+        )
+
+
+def filled(
+    arrivals: Iterable[tuple[Arrival, BytesView | Exception]],
+    transformed: Callable[[BytesView], Any],
+    filler: Filler,
+    batch_size: int | None,
+    taken: int = 0,
+) -> Iterator[Any]:
+    """A sample for each arrival: where one is bad, a good one of its batch (None: of the whole stream) is repeated.
+
+    `taken` samples came before the first arrival, so that it may stand within a batch.
+    """
+    for number, (arrival, outcome) in enumerate(arrivals, taken + 1):
+        yield from filler.add(arrival.uri, _attempted(outcome, transformed))
+        if batch_size is not None and number % batch_size == 0:
+            filler.end_batch()
+    filler.end_batch()
+
+
+def _attempted(outcome: BytesView | Exception, transformed: Callable[[BytesView], Any]) -> Any:
+    if isinstance(outcome, Exception):
+        return outcome
+    try:
+        return transformed(outcome)
+    except Exception as exc:
+        return exc
