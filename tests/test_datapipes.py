@@ -10,6 +10,8 @@ import tarfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from crc32c import crc32c
 from torch.utils.data import DataLoader, IterDataPipe, MapDataPipe
@@ -20,8 +22,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import s3dlio
 from s3dlio import bulk
-from s3dlio.torch import PipeDataset, datapipes
-from s3dlio.torch.datapipes import ListObjects, MapObjects, ReadObjects, ReadTar, ReadTarSamples, ReadTFRecord
+from s3dlio.torch import PipeDataset
+from s3dlio.torch.datapipes import ListObjects, MapObjects, ReadObjects, ReadParquet, ReadTar, ReadTarSamples, ReadTFRecord
+from s3dlio.torch.shared_pipe import functional
 from tests.conftest import Place
 from tests.objects import fill, flat, number, threads_and_descriptors
 
@@ -52,6 +55,13 @@ def archive(numbers: range) -> bytes:
     return memory.getvalue()
 
 
+def table(numbers: range) -> bytes:
+    """A Parquet file with a row group for each number."""
+    memory = io.BytesIO()
+    pq.write_table(pa.table({"x": list(numbers)}), memory, row_group_size=1)
+    return memory.getvalue()
+
+
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> str:
     return fill(f"file://{tmp_path_factory.mktemp('pipes')}/", NUM_OBJECTS)
@@ -64,6 +74,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
         numbers = range(shard * PER_SHARD, (shard + 1) * PER_SHARD)
         s3dlio.put_bytes(f"{root}records/{shard}", b"".join(framed(str(sample).encode()) for sample in numbers))
         s3dlio.put_bytes(f"{root}tar/{shard}", archive(numbers))
+        s3dlio.put_bytes(f"{root}rows/{shard}.parquet", table(numbers))
     return root
 
 
@@ -73,6 +84,10 @@ def member_number(member: Any) -> int:
 
 def sample_number(sample: Any) -> int:
     return number(sample["cls"])
+
+
+def row_number(batch: Any) -> int:
+    return int(batch["data"].column("x")[0].as_py())
 
 
 def is_class(member: Any) -> bool:
@@ -85,6 +100,11 @@ MAKERS: dict[str, tuple[Make, int]] = {
     "records": (lambda _, shards: ReadTFRecord(f"{shards}records/").map(number), NUM_SHARDS * PER_SHARD),
     "members": (lambda _, shards: ReadTar(f"{shards}tar/").filter(is_class).map(member_number), NUM_SHARDS * PER_SHARD),
     "samples": (lambda _, shards: ReadTarSamples(f"{shards}tar/").map(sample_number), NUM_SHARDS * PER_SHARD),
+    "rows": (lambda _, shards: ReadParquet(f"{shards}rows/").map(row_number), NUM_SHARDS * PER_SHARD),
+    "rows of files": (
+        lambda _, shards: ListObjects(f"{shards}rows/").s3dlio_parquet().map(row_number),
+        NUM_SHARDS * PER_SHARD,
+    ),
     "chain": (
         lambda prefix, _: IterableWrapper([prefix]).s3dlio_list().shuffle().sharding_filter().s3dlio_read().map(number),
         NUM_OBJECTS,
@@ -215,7 +235,7 @@ def test_the_functional_forms_are_there_and_may_be_registered_again(prefix: str,
     archives = IterableWrapper([f"{shards}tar/"]).s3dlio_list()
     assert [member.name for member in archives.s3dlio_tar()][:3] == ["0000.bin", "0000.cls", "0001.bin"]
     assert [sample["__key__"] for sample in archives.s3dlio_tar_samples()][:2] == ["0000", "0001"]
-    datapipes._functional("s3dlio_read")(ReadObjects)
+    functional("s3dlio_read")(ReadObjects)
     assert [number(view) for view in IterableWrapper([prefix]).s3dlio_list().s3dlio_read()] == list(range(NUM_OBJECTS))
     assert number(SequenceWrapper(s3dlio.list(prefix)).s3dlio_read()[-1]) == NUM_OBJECTS - 1
 

@@ -16,10 +16,16 @@ from tests.test_datapipes import NUM_OBJECTS, NUM_SHARDS, PER_SHARD, prefix, sam
 
 __all__ = ["prefix", "shards"]
 
+
+def row_of(batch: Any) -> int:
+    return int(batch["x"])
+
+
 Make = Callable[[str, str], StreamNode]
 MAKERS: dict[str, tuple[Make, Callable[[Any], int], int]] = {
     "objects": (lambda prefix, _: nodes.objects(prefix, shuffle=True), number, NUM_OBJECTS),
     "records": (lambda _, shards: nodes.tfrecord(f"{shards}records/", shuffle=True), number, NUM_SHARDS * PER_SHARD),
+    "rows": (lambda _, shards: nodes.parquet(f"{shards}rows/", shuffle=True), row_of, NUM_SHARDS * PER_SHARD),
     "samples": (lambda _, shards: nodes.tar_samples(f"{shards}tar/", shuffle=True), sample_number, NUM_SHARDS * PER_SHARD),
 }
 every_node = pytest.mark.parametrize("kind", MAKERS)

@@ -11,53 +11,36 @@ same seed and sharing; `s3dlio.torch.PipeDataset` keeps all of that for a Statef
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
-from torch.utils.data.graph import traverse_dps
-from torch.utils.data.graph_settings import get_all_graph_pipes
+from torch.utils.data import IterDataPipe, MapDataPipe
 
-from .. import bulk
+from .. import bulk, config
 from ..data.keys import KeyList
-from ..data.order import Deal, Order
+from ..data.parquet import FINISHERS, Decode, ParquetOptions
+from ..data.parquet_read import RowGroups, stream
 from ..data.shards import ShardReader
 from ..data.tar import TarMember, TarReader, TarSampleReader
 from ..data.tfrecord import TFRecordReader
 from ..view import BytesView
 from .dataset import ObjectStoreMapDataset
 from .ranks import current_worker
+from .shared_pipe import CountedPipe, SharedPipe, SourcePipe, functional
 
 __all__ = [
     "ListObjects",
     "MapObjects",
     "ReadObjects",
+    "ReadParquet",
     "ReadTFRecord",
     "ReadTar",
     "ReadTarSamples",
-    "SharedPipe",
     "Source",
 ]
 
-T = TypeVar("T")
 Source = str | Iterable[str] | IterDataPipe[Any]
 """A prefix to list, URIs to take as they are, or a pipe of URIs."""
-
-VERSION = 1
-_DEFAULT = SHARDING_PRIORITIES.DEFAULT
-
-
-def _functional(name: str) -> Callable[[type[T]], type[T]]:
-    """`functional_datapipe`, which refuses a name that is there: this module may be imported again."""
-
-    def register(kind: type[T]) -> type[T]:
-        names = (IterDataPipe if issubclass(kind, IterDataPipe) else MapDataPipe).functions
-        names.pop(name, None)
-        registered: type[T] = functional_datapipe(name)(kind)
-        return registered
-
-    return register
 
 
 class _Held:
@@ -67,92 +50,8 @@ class _Held:
         self.keys = keys
 
 
-class _Sharing:
-    """This instance among all that share the items, from what was told for each group of instances."""
-
-    def __init__(self) -> None:
-        self._groups: dict[int, tuple[int, int]] = {}
-
-    def tell(self, num_instances: int, instance: int, group: Any) -> None:
-        if not 0 <= instance < num_instances:
-            raise ValueError(f"instance {instance} lies outside of [0, {num_instances})")
-        number = group.value
-        if self._groups and (number == _DEFAULT.value) != (_DEFAULT.value in self._groups):
-            raise RuntimeError("the default sharding group and others exclude each other")
-        self._groups[number] = num_instances, instance
-
-    def mine(self) -> tuple[int, int]:
-        """(number of instances, this instance): workers divide what their rank has."""
-        total, mine = 1, 0
-        for _, (num_instances, instance) in sorted(self._groups.items()):
-            mine += total * instance
-            total *= num_instances
-        return total, mine
-
-
-class SharedPipe(IterDataPipe[Any]):
-    """A pipe that takes its part of the items, unless a pipe before it does so already: PyTorch refuses to share twice.
-
-    All iterable pipes of this module are of this kind.
-    """
-
-    source_datapipe: IterDataPipe[Any] | None = None
-    _sharing: _Sharing | None = None
-
-    @property
-    def apply_sharding(self) -> Callable[..., None]:
-        """Tell this pipe, by PyTorch's protocol, which part is its own. Not there when a pipe before it shares already."""
-        if not self._may_share():
-            raise AttributeError("apply_sharding")
-        return self._apply_sharding
-
-    def _apply_sharding(self, num_of_instances: int, instance_id: int, sharding_group: Any = _DEFAULT) -> None:
-        self._sharing = self._sharing or _Sharing()
-        self._sharing.tell(num_of_instances, instance_id, sharding_group)
-
-    def state_dict(self) -> dict[str, int]:
-        """Where the running iteration is."""
-        raise NotImplementedError
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Let the next iteration go on there; of an empty state, from the beginning."""
-        raise NotImplementedError
-
-    def _may_share(self) -> bool:
-        before = [] if self.source_datapipe is None else get_all_graph_pipes(traverse_dps(self.source_datapipe))
-        return not any(hasattr(pipe, "apply_sharding") for pipe in before)
-
-    def _share(self) -> tuple[int, int]:
-        """(number of instances, this instance)."""
-        return (1, 0) if self._sharing is None or not self._may_share() else self._sharing.mine()
-
-
-class _CountedPipe(SharedPipe):
-    """A pipe whose place is the number of items that it gave."""
-
-    _taken = 0
-    _resume_at: int | None = None
-
-    def _first(self) -> int:
-        """How many items this iteration leaves out, without reading them."""
-        first, self._resume_at = self._resume_at or 0, None
-        self._taken = first
-        return first
-
-    def state_dict(self) -> dict[str, int]:
-        """Where the running iteration is."""
-        return {"version": VERSION, "taken": self._taken if self._resume_at is None else self._resume_at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Let the next iteration go on there; of an empty state, from the beginning. ValueError for what is no state."""
-        taken = state.get("taken")
-        if state and (state.get("version") != VERSION or not isinstance(taken, int) or taken < 0):
-            raise ValueError(f"{state} is no state of {type(self).__name__}")
-        self._resume_at = taken
-
-
-@_functional("s3dlio_list")
-class ListObjects(_CountedPipe):
+@functional("s3dlio_list")
+class ListObjects(SourcePipe):
     """The URIs of all objects under a prefix, or under each of several, sorted by their UTF-8 bytes; markers are left out.
 
     A prefix, or a list of them, is listed once, when the pipe is made; an empty one is a NotFoundError. Over a pipe of
@@ -174,33 +73,11 @@ class ListObjects(_CountedPipe):
         """These URIs in this order, without listing anything."""
         return cls(KeyList(uris), shuffle=shuffle, seed=seed)
 
-    def shuffle(self, **_: int) -> ListObjects:
-        """Shuffle all names here: a pipe with a buffer, such as PyTorch puts behind others, is not needed."""
-        return self.set_shuffle(True)
-
-    def sharding_filter(self, *_: Any, **__: Any) -> ListObjects:
-        """The pipe itself: it takes its part anyway, and PyTorch refuses another pipe that does so."""
-        return self
-
-    def set_shuffle(self, shuffle: bool = True) -> ListObjects:
-        """Shuffle, or do not. A DataLoader calls this."""
-        self._shuffle = shuffle
-        return self
-
-    def set_seed(self, seed: int) -> ListObjects:
-        """Name the seed of the next iteration. A DataLoader calls this before each epoch, with one seed for all workers."""
-        self._seed = seed
-        return self
-
     def __iter__(self) -> Iterator[str]:
         held = self._held or _Held(_listed(self.source_datapipe, self.pattern))
-        num_instances, instance = self._share()
-        order = Order(len(held.keys), self._shuffle, self._seed)
-        deal = Deal(len(held.keys), num_ranks=num_instances, rank=instance)
-        indices = (index for block in deal.blocks() for index in order.samples(block).tolist())
-        for index in itertools.islice(indices, self._first(), None):
+        for number in self._numbers(len(held.keys)):
             self._taken += 1
-            yield held.keys[index]
+            yield held.keys[number]
 
 
 class _Reader(SharedPipe):
@@ -217,8 +94,8 @@ class _Reader(SharedPipe):
         return itertools.islice(uris, instance, None, num_instances)
 
 
-@_functional("s3dlio_read")
-class ReadObjects(_Reader, _CountedPipe):
+@functional("s3dlio_read")
+class ReadObjects(_Reader, CountedPipe):
     """Whole objects as BytesViews (with their `.uri`), in the order of the source, read ahead.
 
     `prefetch` of them at most are in flight, or here and not yet taken. A failed one raises at its turn, naming its URI.
@@ -274,7 +151,7 @@ class _ShardPipe(_Reader):
         return state if IterDataPipe.getstate_hook is None else IterDataPipe.getstate_hook(state)
 
 
-@_functional("s3dlio_tfrecord")
+@functional("s3dlio_tfrecord")
 class ReadTFRecord(_ShardPipe):
     """The records of TFRecord files as BytesViews, each file's in order, their checksums checked unless `verify` is false.
 
@@ -290,7 +167,7 @@ class ReadTFRecord(_ShardPipe):
         return TFRecordReader(uris, verify=self.verify)
 
 
-@_functional("s3dlio_tar")
+@functional("s3dlio_tar")
 class ReadTar(_ShardPipe):
     """The files of tar archives as (name, data) pairs, each archive's in order. Archives are shuffled and shared."""
 
@@ -302,7 +179,7 @@ class ReadTar(_ShardPipe):
         return TarReader(uris)
 
 
-@_functional("s3dlio_tar_samples")
+@functional("s3dlio_tar_samples")
 class ReadTarSamples(_ShardPipe):
     """The samples of WebDataset shards as dicts, each shard's in order. Shards are shuffled and shared."""
 
@@ -314,7 +191,55 @@ class ReadTarSamples(_ShardPipe):
         return TarSampleReader(uris)
 
 
-@_functional("s3dlio_read")
+@functional("s3dlio_parquet")
+class ReadParquet(SourcePipe):
+    """Row groups of the Parquet files under a prefix, one item each; they are shuffled and shared, not the files.
+
+    Items and `columns`, `filters` and `decode` are those of `create_async_loader`, but that `decode` is "batch" unless told.
+    Over a pipe of URIs the row groups of each file come in order, and that pipe shuffles and shares the files.
+    """
+
+    def __init__(
+        self,
+        source: str | IterDataPipe[Any],
+        *,
+        columns: Any = None,
+        filters: Any = None,
+        decode: Decode = "batch",
+        prefetch: int = 8,
+    ) -> None:
+        super().__init__()
+        self._options = ParquetOptions(columns=columns, filters=filters, decode=decode, prefetch=prefetch)
+        self.source_datapipe = source if isinstance(source, IterDataPipe) else None
+        self._groups = None if isinstance(source, IterDataPipe) else self._groups_of(source)
+
+    def _groups_of(self, uri: str) -> RowGroups:
+        options = self._options
+        return RowGroups(uri, columns=options.columns, footer_cap=options.footer_cap, filters=options.filters)
+
+    def __iter__(self) -> Iterator[Any]:
+        current_worker()
+        if self._groups is not None:
+            items = self._read(self._groups, self._numbers(len(self._groups)))
+        else:
+            items = itertools.islice(self._items_of_files(), self._first(), None)
+        for item in items:
+            self._taken += 1
+            yield item
+            del item
+
+    def _items_of_files(self) -> Iterator[Any]:
+        num_instances, instance = self._share()
+        for uri in itertools.islice(iter(self.source_datapipe or ()), instance, None, num_instances):
+            groups = self._groups_of(uri)
+            yield from self._read(groups, iter(range(len(groups))))
+
+    def _read(self, groups: RowGroups, numbers: Iterator[int]) -> Iterator[Any]:
+        finish, prefetch = FINISHERS[self._options.decode], self._options.prefetch
+        return stream(groups.store(), map(groups.cut, numbers), finish, prefetch=prefetch, options=config.snapshot())
+
+
+@functional("s3dlio_read")
 class MapObjects(MapDataPipe[Any]):
     """Whole objects by index, as BytesViews: those under a prefix, or of URIs, in their order.
 

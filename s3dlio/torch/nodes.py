@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from ..errors import MissingPackageError
 from .datapipes import ReadTar, ReadTarSamples, ReadTFRecord
 from .dataset import ObjectStoreIterableDataset
+from .parquet import ParquetDataset
 from .pipe_dataset import PipeDataset
 
 try:
@@ -19,7 +20,7 @@ try:
 except ImportError as exc:
     raise MissingPackageError("s3dlio.torch.nodes needs torchdata: pip install torchdata") from exc
 
-__all__ = ["Stream", "StreamNode", "objects", "tar", "tar_samples", "tfrecord"]
+__all__ = ["Stream", "StreamNode", "objects", "parquet", "tar", "tar_samples", "tfrecord"]
 
 
 class Stream(Protocol):
@@ -103,6 +104,11 @@ def objects(uri: str, **options: Any) -> StreamNode:
     A state that is taken between batches of `batch_size` is good for any number of ranks, another one for as many.
     """
     return StreamNode(ObjectStoreIterableDataset(uri, **options))
+
+
+def parquet(uri: str, **options: Any) -> StreamNode:
+    """Row groups as batches of tensors, as `ParquetDataset` with these options."""
+    return StreamNode(ParquetDataset(uri, **options))
 
 
 def tfrecord(source: str | Iterable[str], *, verify: bool = True, **options: Any) -> StreamNode:

@@ -17,8 +17,8 @@ from torch.utils.data.graph_settings import apply_random_seed, apply_sharding, a
 
 from ..data.order import seed_of_epoch
 from .cursor import Cursor
-from .datapipes import SharedPipe
 from .ranks import current_ranks, current_worker
+from .shared_pipe import SharedPipe
 
 __all__ = ["PipeDataset"]
 
