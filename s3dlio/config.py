@@ -54,6 +54,7 @@ __all__ = [
     "TransportOptions",
     "check_endpoint",
     "launched_ranks",
+    "pool_bytes",
     "proxy_of",
     "s3_options",
     "set_s3_environment",
@@ -177,6 +178,7 @@ _VARIABLES: _Variables = {
     "S3DLIO_BUFFER_POOL_MB": ("pool_bytes", _whole_number(0, MIB)),
     "S3DLIO_SKIP_HEAD": ("skip_head", _boolean),
 }
+_POOL_VARIABLES = {name: _VARIABLES[name] for name in ("S3DLIO_BUFFER_POOL_MB",)}
 _TRANSPORT_VARIABLES: _Variables = {
     "S3DLIO_MAX_RETRY_ATTEMPTS": ("max_attempts", _whole_number(1, 1)),
     "S3DLIO_CONNECT_TIMEOUT_SECS": ("connect_timeout", _seconds),
@@ -216,6 +218,11 @@ def snapshot() -> Options:
     return _options(_values(_VARIABLES))
 
 
+def pool_bytes() -> int:
+    """How much memory the pool of buffers may keep, as the environment has it now."""
+    return _options_of_pool(_values(_POOL_VARIABLES)).pool_bytes
+
+
 def s3_options() -> S3Options:
     """The options of `s3://` as the environment has them now."""
     return _s3_options(_values(_S3_VARIABLES), _num_workers * _local_ranks())
@@ -246,6 +253,11 @@ def _decoded(values: tuple[Any, ...]) -> tuple[str | None, ...]:
 @lru_cache(maxsize=64)
 def _options(values: tuple[str | None, ...]) -> Options:
     return Options(**_fields(_VARIABLES, values))
+
+
+@lru_cache(maxsize=8)
+def _options_of_pool(values: tuple[str | None, ...]) -> Options:
+    return Options(**_fields(_POOL_VARIABLES, values))
 
 
 @lru_cache(maxsize=64)

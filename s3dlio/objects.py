@@ -70,11 +70,16 @@ def resolve(uri: str) -> tuple[Store, str]:
 def places_of(names: Iterable[str]) -> Iterator[tuple[Store, str]]:
     """`resolve` for many URIs, with one look at the environment for all objects of a container."""
     stores: dict[str, Store] = {}
+    root = "\0"  # no URI begins so
     for name in names:
+        if isinstance(name, str) and name.startswith(root) and len(name) > len(root) and name.isascii() and "\0" not in name:
+            yield stores[root], name[len(root) :]  # what `parse` would say
+            continue
         location = uris.parse(name)
         if location.root not in stores or not location.key:
             stores[location.root], _ = resolve(name)
         yield stores[location.root], location.key
+        root = location.root
 
 
 def get(uri: str, *, version_id: str | None = None) -> BytesView:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from s3dlio import config
 from s3dlio.errors import ChangedError, NotFoundError
 from s3dlio.objects import resolve
+from s3dlio.storage.base import Read, ReadResult
 from s3dlio.transfer import ahead
 from s3dlio.transfer.ahead import Forward
 
@@ -92,6 +93,21 @@ def test_a_replaced_object_is_an_error(store: Faulty) -> None:
     store.put("k", memoryview(bytes(reversed(CONTENT))))
     with pytest.raises(ChangedError, match=store.root):
         file.take(len(CONTENT))
+
+
+class Ignoring(Faulty):
+    """A store that does not compare versions."""
+
+    def read(self, read: Read) -> ReadResult:
+        return super().read(read._replace(match=None))
+
+
+def test_a_store_that_ignores_the_wanted_version_is_found_out() -> None:
+    store = Ignoring()
+    store.put("k", memoryview(CONTENT))
+    store.change = lambda number, result: result._replace(info=result.info._replace(etag=f"version {number}"))
+    with pytest.raises(ChangedError, match=store.root):
+        forward(store).take(len(CONTENT))
 
 
 def test_a_missing_object_raises_when_it_is_looked_at(store: Faulty) -> None:

@@ -17,6 +17,7 @@ from s3dlio.storage.cloud.http import (
     Request,
     Response,
     encode,
+    header_lines,
     receive,
 )
 
@@ -62,7 +63,7 @@ def exchange(
 
     After the last piece the connection ends, or fails with `end`.
     """
-    machine = receive(Request(method, "/", [], into=into), memoryview(bytearray(SCRATCH)))
+    machine = receive(Request(method, "/", into=into), memoryview(bytearray(SCRATCH)))
     stream = list(pieces)
     try:
         want, _ = next(machine)
@@ -235,12 +236,12 @@ def test_names_of_fields_are_found_in_any_case_and_only_at_the_start_of_a_line()
 
 def test_a_request_is_encoded_line_by_line_and_forges_none() -> None:
     assert (
-        encode(Request("GET", "/a?b", [("host", "h"), ("x", "ä")]))
+        encode(Request("GET", "/a?b", header_lines([("host", "h"), ("x", "ä")])))
         == "GET /a?b HTTP/1.1\r\nhost: h\r\nx: ä\r\n\r\n".encode()
     )
     for target, value in (("/", "a\r\nx-evil: 1"), ("/", "a\nb"), ("/", "a\rb"), ("/ HTTP/1.1\r\nx-evil: 1", "a")):
         with pytest.raises(ValueError, match="line break"):
-            encode(Request("GET", target, [("x", value)]))
+            encode(Request("GET", target, header_lines([("x", value)])))
 
 
 @st.composite

@@ -115,7 +115,8 @@ def test_throttling_halves_the_pace_once_a_second_and_never_stops_it() -> None:
     for second in range(102, 120):
         pace.throttled(float(second))
     assert pace.limit == 1
-    pace.leave(64)
+    for _ in range(64):
+        pace.leave()
     assert entered(pace) == 1
 
 
@@ -140,22 +141,20 @@ def test_the_pace_recovers_by_one_per_round_of_good_answers() -> None:
     assert pace.limit == 8
 
 
-def test_places_that_were_left_for_a_while_may_be_taken_by_others() -> None:
-    pace = Pace(2)
+class Driver:
+    """Many attempts of one thread, as far as the pace knows them."""
+
+    num_running = 2
+    is_parked = False
+
+
+def test_the_places_of_a_driver_whose_consumer_is_at_work_may_be_taken_by_others() -> None:
+    pace, driver = Pace(2), Driver()
+    pace.crowds.append(driver)
     assert entered(pace) == 2
-    pace.leave(2)
+    driver.is_parked = True
     assert entered(pace) == 2
-    pace.come_back(2)
-    pace.leave(2)
+    driver.is_parked = False
+    for _ in range(2):
+        pace.leave()
     assert not pace.enter([])
-    pace.leave(2)
-    assert entered(pace) == 2
-
-
-def test_bytes_per_second_are_paid_for_by_waiting() -> None:
-    pace = Pace(8, 1000)
-    assert pace.debt(500, 100.0) == pytest.approx(0.5)
-    assert pace.debt(500, 100.0) == pytest.approx(1.0)
-    assert pace.debt(500, 100.5) == pytest.approx(1.0)
-    assert pace.debt(100, 500.0) == pytest.approx(0.1)
-    assert Pace(8).debt(10**12) == 0.0

@@ -217,6 +217,7 @@ def test_a_sparse_file_is_refused_not_misread() -> None:
 @given(st.binary(min_size=512, max_size=512).map(lambda block: with_checksum(block, 257, b"ustar\0")[:512]), st.data())
 def test_the_short_way_through_a_header_agrees_with_tarfile(block: bytes, data: st.DataObject) -> None:
     header = archive_of([(data.draw(names), bytes(9))], tarfile.GNU_FORMAT)[-10240:][:512]
+    assert tarheaders._plain_file(archive_of([("x", bytes(9))])[:512]) == (tarfile.REGTYPE, "x", 9)
     for candidate in (block, with_checksum(header, 124, data.draw(st.from_regex(rb"[ 0-7]{8}[ 0-7\0]{4}", fullmatch=True)))):
         short = tarheaders._plain_file(candidate)
         if short is not None:

@@ -18,7 +18,7 @@ import pytest
 
 import s3dlio
 from s3dlio import view as module
-from s3dlio.view import ALIGNMENT, PAGE, BytesView, as_buffer, copy_of, empty
+from s3dlio.view import ALIGNMENT, PAGE, POOLED, BytesView, as_buffer, copy_of, empty
 
 SIZE = 10 * PAGE + 8
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -233,13 +233,13 @@ class TestThePoolIsBounded:
 
 
 class TestPlace:
-    @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 1000, PAGE - 1])
+    @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 1000, POOLED - 1])
     def test_small_views_are_aligned_to_64_bytes(self, size: int) -> None:
         views = [empty(size) for _ in range(20)]
         assert {view.__array_interface__["data"][0] % ALIGNMENT for view in views} == {0}
         assert {len(view) for view in views} == {size}
 
-    @pytest.mark.parametrize("size", [PAGE, PAGE + 1, 1 << 20])
+    @pytest.mark.parametrize("size", [POOLED, POOLED + 1, 1 << 20])
     def test_large_views_are_aligned_to_a_page(self, size: int) -> None:
         assert empty(size).__array_interface__["data"][0] % PAGE == 0
 

@@ -15,12 +15,12 @@ from s3dlio.data.window import HasState
 from .conftest import MemoryPlace
 from .test_tfrecord import file_of
 
-SIZES = st.integers(0, 40)
+SIZES = st.integers(0, 30)
 WINDOWS = st.integers(1, 15)
 SEEDS = st.integers(0, 1 << 40)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(SIZES, WINDOWS, SEEDS)
 def test_every_item_comes_once_and_stays_near_its_place(size: int, window: int, seed: int) -> None:
     items = list(ShuffleWindow(range(size), window=window, seed=seed))
@@ -28,7 +28,7 @@ def test_every_item_comes_once_and_stays_near_its_place(size: int, window: int, 
     assert all(abs(item - place) < window for place, item in enumerate(items))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(SIZES, WINDOWS, SEEDS, st.data())
 def test_it_goes_on_exactly_from_any_position_of_any_epoch(size: int, window: int, seed: int, data: st.DataObject) -> None:
     stream = ShuffleWindow(range(size), window=window, seed=seed)
@@ -79,7 +79,7 @@ def test_a_source_with_a_state_is_not_read_from_its_beginning() -> None:
         resumed = ShuffleWindow(again, window=10, seed=4)
         resumed.load_state_dict(state)
         assert [bytes(record) for record in resumed] == expected[count:]
-        assert state["source"] is None or state["source"]["num_items"] >= count - 10
+        assert count < 10 or state["source"]["num_items"] > count - 10
 
 
 def test_a_window_of_items_is_taken_from_the_source_and_no_more() -> None:

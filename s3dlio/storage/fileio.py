@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..view import PAGE, empty, room
+from ..view import PAGE, pages, room
 
 __all__ = ["BUFFERED", "Buffered", "DIRECT", "Direct", "FileIO"]
 
@@ -92,7 +92,7 @@ class Direct:
         while done < into.nbytes:
             lead = (offset + done) % PAGE
             num_blocks = min(BOUNCE_BYTES, lead + into.nbytes - done + PAGE - 1) // PAGE
-            bounce = memoryview(empty(num_blocks * PAGE))
+            bounce = pages(num_blocks * PAGE)
             count = min(_read_blocks(fd, bounce, offset + done - lead) - lead, into.nbytes - done)
             if count <= 0:
                 break
@@ -152,7 +152,7 @@ def _blocks(data: Iterable[memoryview]) -> Iterable[memoryview]:
     if len(buffers) == 1 and _address(buffers[0]) % PAGE == 0:
         yield buffers[0]
         return
-    bounce = memoryview(empty(BOUNCE_BYTES))
+    bounce = pages(BOUNCE_BYTES)
     filled = 0
     for buffer in buffers:
         while buffer.nbytes:

@@ -103,7 +103,7 @@ def _first_read(
     landing = into or _Landing(store.root + key, start, length)
     if _in_ranges(store, options):
         length = options.range_threshold_bytes if length is None else min(length, options.range_threshold_bytes)
-    return Read(key, start, length, landing, None, tag, version, ask_first=not options.skip_head)
+    return Read(key, start, length, landing, None, tag, version, not options.skip_head)
 
 
 def _in_ranges(store: Store, options: Options) -> bool:

@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from ... import config
 from ...errors import ConfigError
-from .http import ProtocolError, Request, Response, encode, receive
+from .http import ProtocolError, Request, Response, encode, header_lines, receive
 
 __all__ = ["Connection", "Mode", "READ", "Server", "WRITE", "Wait", "connect", "tls_context"]
 
@@ -110,20 +110,33 @@ class Connection:
 
     def converse(self, request: Request, mode: Mode, stall: float) -> Generator[Wait, None, Response]:
         """Send `request` and receive the answer. Raises OSError, ClosedError, ProtocolError or IncompleteBodyError."""
-        is_sent = yield from self._send(request, mode, stall)
+        unsent = self._begin_sending(request)
+        is_sent = not unsent or (yield from self._send(unsent, mode, stall))
         if not mode.is_blocking:
             yield self.sock, READ, stall
         response = yield from self._receive(request, mode, stall)
-        if not is_sent and response.head.status < 300:
-            raise ProtocolError(f"the server answered {response.head.status} before it had all of the request")
+        if not is_sent:
+            if response.head.status < 300:
+                raise ProtocolError(f"the server answered {response.head.status} before it had all of the request")
+            response.reusable = False
         self.num_served += 1
-        return Response(response.head, response.body, response.reusable and is_sent, request.stamp)
+        return response
 
-    def _send(self, request: Request, mode: Mode, stall: float) -> Generator[Wait, None, bool]:
-        """Send head and body. False when the server closed its ear meanwhile; it may have said why."""
-        buffers = [memoryview(encode(request)), *request.body]
-        if self.is_tls and len(buffers) > 1 and sum(buffer.nbytes for buffer in buffers) <= SMALL_BODY_BYTES:
-            buffers = [memoryview(b"".join(buffers))]
+    def _begin_sending(self, request: Request) -> list[memoryview]:
+        """Send a request without a body at once, if the socket takes it; what is left to send."""
+        head = encode(request)
+        if request.body:
+            buffers = [memoryview(head), *request.body]
+            is_small = self.is_tls and sum(buffer.nbytes for buffer in buffers) <= SMALL_BODY_BYTES
+            return [memoryview(b"".join(buffers))] if is_small else buffers
+        try:
+            count = self.sock.send(head)
+        except (OSError, ssl.SSLError):  # met again, and judged, by _send
+            count = 0
+        return [memoryview(head)[count:]] if count < len(head) else []
+
+    def _send(self, buffers: list[memoryview], mode: Mode, stall: float) -> Generator[Wait, None, bool]:
+        """Send what is left. False when the server closed its ear meanwhile; it may have said why."""
         while buffers:
             try:
                 count = self.sock.send(buffers[0]) if self.is_tls else self.sock.sendmsg(buffers[:MAX_BUFFERS])
@@ -256,7 +269,7 @@ def _through_proxy(
         headers.append(("proxy-authorization", f"Basic {token}"))
     tunnel = Connection(sock, owns=False)
     polled = _Connecting(mode)
-    response = yield from tunnel.converse(Request("CONNECT", authority, headers), polled, timeout)
+    response = yield from tunnel.converse(Request("CONNECT", authority, header_lines(headers)), polled, timeout)
     if response.head.status != 200:
         raise ProtocolError(f"the proxy refused with status {response.head.status}")
 

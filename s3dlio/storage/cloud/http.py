@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeAlias
 
 __all__ = [
@@ -21,6 +20,7 @@ __all__ = [
     "Response",
     "Want",
     "encode",
+    "header_lines",
     "receive",
 ]
 
@@ -45,52 +45,45 @@ class IncompleteBodyError(Exception):
         self.num_received = num_received
 
 
-@lru_cache(maxsize=256)
-def _mark(name: str) -> bytes:
-    """What a field of this name begins with."""
-    return f"\r\n{name}:".encode("ascii")
-
-
 class Head:
     """Status and header fields of a response. Names are looked up in lower case."""
 
-    __slots__ = ("_lower", "_raw", "status")
+    __slots__ = ("_fields", "_lines", "status")
 
     def __init__(self, raw: bytes) -> None:
         if not raw.startswith(b"HTTP/1.") or raw[8:9] != b" " or not raw[9:12].isdigit() or raw[12:13] not in (b" ", b"\r"):
             raise ProtocolError(f"the answer begins with {raw[:40]!r}, not with an HTTP/1.1 status line")
         self.status = int(raw[9:12])
-        self._raw = raw
-        self._lower = raw.lower()
+        self._lines = raw.decode("utf-8", "replace").split("\r\n")
+        self._fields: dict[str, str] = {}
+        for line in self._lines[1:]:
+            name, colon, value = line.partition(":")
+            if colon:
+                self._fields.setdefault(name.lower(), value.strip())
 
     def get(self, name: str) -> str | None:
         """The value of the first field of this (lower-case) name."""
-        mark = _mark(name)
-        start = self._lower.find(mark)
-        if start < 0:
-            return None
-        start += len(mark)
-        return self._raw[start : self._raw.find(b"\r\n", start)].strip().decode("utf-8", "replace")
+        return self._fields.get(name)
 
     def fields(self) -> Iterable[tuple[str, str]]:
         """All fields as (lower-case name, value)."""
-        for line in self._raw.split(b"\r\n")[1:]:
-            name, colon, value = line.partition(b":")
+        for line in self._lines[1:]:
+            name, colon, value = line.partition(":")
             if colon:
-                yield name.decode("latin-1").lower(), value.strip().decode("utf-8", "replace")
+                yield name.lower(), value.strip()
 
     @property
     def keeps_alive(self) -> bool:
         """Does the server leave the connection open after this answer?"""
-        connection = (self.get("connection") or "").lower()
-        return "keep-alive" in connection if self._raw.startswith(b"HTTP/1.0") else "close" not in connection
+        connection = self._fields.get("connection", "").lower()
+        return "keep-alive" in connection if self._lines[0].startswith("HTTP/1.0") else "close" not in connection
 
     def content_length(self) -> int | None:
         """The declared length of the body. Raises ProtocolError when it is no number or given twice differently."""
-        text = self.get("content-length")
+        text = self._fields.get("content-length")
         if text is None:
             return None
-        is_repeated = self._lower.count(b"\r\ncontent-length:") > 1
+        is_repeated = len(self._fields) < len(self._lines) - 2  # all but the status line and the end
         if is_repeated and len({value for name, value in self.fields() if name == "content-length"}) > 1:
             raise ProtocolError("the answer has two different Content-Length fields")
         if not (text.isascii() and text.isdigit()) or len(text) > 18:
@@ -105,12 +98,13 @@ Into: TypeAlias = Callable[[Head, int], memoryview]
 class Request:
     """One request, complete. `into` gives the memory for the body of a 200 or 206, once its head is known.
 
-    `stamp` is the signer's own note, which comes back with the answer.
+    `headers` are complete lines, as `header_lines` makes them. `stamp` is the signer's own note, which comes back with the
+    answer.
     """
 
     method: str
     target: str
-    headers: Sequence[tuple[str, str]]
+    headers: str = ""
     body: Sequence[memoryview] = ()
     into: Into | None = None
     stamp: int = 0
@@ -127,13 +121,18 @@ class Response:
 
 
 def encode(request: Request) -> bytes:
-    """The request's head as bytes. Raises ValueError for a line break within a header, which would forge another."""
-    lines = [f"{request.method} {request.target} HTTP/1.1"]
-    lines += [f"{name}: {value}" for name, value in request.headers]
-    text = "\r\n".join(lines)
-    if text.count("\n") != len(request.headers) or text.count("\r") != len(request.headers):
+    """The request's head as bytes. Raises ValueError for a line break within the target, which would forge a header."""
+    if "\n" in request.target or "\r" in request.target:
+        raise ValueError("the target holds a line break")
+    return f"{request.method} {request.target} HTTP/1.1\r\n{request.headers}\r\n".encode()
+
+
+def header_lines(headers: Sequence[tuple[str, str]]) -> str:
+    """Header fields as they go out. Raises ValueError for a line break within one."""
+    text = "".join([f"{name}: {value}\r\n" for name, value in headers])
+    if text.count("\n") != len(headers) or text.count("\r") != len(headers):
         raise ValueError("a header value holds a line break")
-    return (text + "\r\n\r\n").encode("utf-8")
+    return text
 
 
 Want: TypeAlias = tuple[memoryview, bool]
@@ -146,31 +145,42 @@ def receive(request: Request, scratch: memoryview) -> Generator[Want, int, Respo
     0 means that the connection ended. A driver throws the OSError of a failed receive in here, which becomes an
     IncompleteBodyError when it hit the body. `scratch` is the connection's own buffer for heads and framing.
     """
-    head, surplus = yield from _final_head(scratch)
+    filled = yield scratch, False
+    if not filled:
+        raise ClosedError("no answer")
+    data: bytearray = scratch.obj  # type: ignore[assignment]
+    end = data.find(b"\r\n\r\n", 0, filled)
+    head = Head(bytes(scratch[: end + 2])) if end >= 0 else None
+    if head is not None and head.status >= 200:  # the common case: the head came in one piece
+        surplus = scratch[end + 4 : filled]
+    else:
+        head, surplus = yield from _final_head(scratch, bytes(scratch[:filled]))
     if request.method in ("HEAD", "CONNECT") or head.status in (204, 304):
-        return Response(head, memoryview(b""), head.keeps_alive and not surplus)
+        return Response(head, memoryview(b""), head.keeps_alive and not surplus.nbytes, request.stamp)
     if "chunked" in (head.get("transfer-encoding") or "").lower():
-        collected, surplus = yield from _chunked_body(scratch, surplus)
-        return Response(head, _delivered(request, head, collected), head.keeps_alive and not surplus)
+        collected, rest = yield from _chunked_body(scratch, bytes(surplus))
+        return Response(head, _delivered(request, head, collected), head.keeps_alive and not rest, request.stamp)
     length = head.content_length()
     if length is None:
         if request.into is not None and head.status in (200, 206):
             raise ProtocolError("the answer does not tell its length, so that a broken one would look whole")
-        collected = yield from _body_to_the_end(scratch, surplus)
-        return Response(head, _delivered(request, head, collected), False)
+        collected = yield from _body_to_the_end(scratch, bytes(surplus))
+        return Response(head, _delivered(request, head, collected), False, request.stamp)
     body = _destination(request, head, length)
-    yield from _body(body, surplus)
-    return Response(head, body, head.keeps_alive and len(surplus) <= length)
+    count = min(surplus.nbytes, length)
+    body[:count] = surplus[:count]
+    if count < length:
+        yield from _body(body, count)
+    return Response(head, body, head.keeps_alive and surplus.nbytes <= length, request.stamp)
 
 
-def _final_head(scratch: memoryview) -> Generator[Want, int, tuple[Head, bytes]]:
+def _final_head(scratch: memoryview, surplus: bytes) -> Generator[Want, int, tuple[Head, memoryview]]:
     """The head of the answer proper, after interim ones such as 100 Continue, and the bytes that came with it."""
-    surplus = b""
     for _ in range(MAX_INTERIM_ANSWERS):
         raw, surplus = yield from _head(scratch, surplus)
         head = Head(raw)
         if head.status >= 200:
-            return head, surplus
+            return head, memoryview(surplus)
     raise ProtocolError(f"the server sent {MAX_INTERIM_ANSWERS} interim answers and no final one")
 
 
@@ -183,7 +193,7 @@ def _head(scratch: memoryview, begun: bytes) -> Generator[Want, int, tuple[bytes
             raise ProtocolError(f"the answer's head is longer than {len(scratch)} bytes")
         count = yield scratch[filled:], False
         if not count:
-            raise ProtocolError("the connection ended within the answer's head") if filled else ClosedError("no answer")
+            raise ProtocolError("the connection ended within the answer's head")
         filled += count
     return bytes(scratch[: end + 2]), bytes(scratch[end + 4 : filled])
 
@@ -196,10 +206,9 @@ def _destination(request: Request, head: Head, length: int) -> memoryview:
     return memoryview(bytearray(length))
 
 
-def _body(body: memoryview, surplus: bytes) -> Generator[Want, int, None]:
+def _body(body: memoryview, filled: int) -> Generator[Want, int, None]:
+    """The rest of a body of which `filled` bytes are here."""
     length = body.nbytes
-    filled = min(len(surplus), length)
-    body[:filled] = surplus[:filled]
     while filled < length:
         try:
             count = yield body[filled:], True

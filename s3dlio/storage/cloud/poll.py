@@ -59,9 +59,10 @@ class _Driver(Generic[T]):
     def __init__(self, wire: Wire, calls: Iterator[Call[T]], window: int) -> None:
         self.paused = 0.0
         self.num_running = 0
+        self.is_parked = False
         self._wire = wire
         self._calls = calls
-        self._window = window
+        self._room = window  # how many more may begin
         self._selector = selectors.DefaultSelector()
         self._events: dict[int, int] = {}  # what each descriptor is registered for
         self._waiting: dict[int, _Flight[T]] = {}  # by descriptor
@@ -71,6 +72,7 @@ class _Driver(Generic[T]):
         self._numbers = itertools.count()
         self._next_check = 0.0
         self._owner = os.getpid()
+        wire.pace.crowds.append(self)
 
     def now(self) -> float:
         return time.monotonic() - self.paused
@@ -90,25 +92,25 @@ class _Driver(Generic[T]):
         while True:
             self._begin_more()
             if self._ended:
-                yield from self._handed_over(self._ended.popleft())
+                outcome = self._ended.popleft()
+                left, self.is_parked = time.monotonic(), True
+                try:
+                    yield outcome
+                finally:
+                    self.is_parked = False
+                    self.paused += time.monotonic() - left
+                self._room += 1
             elif self._waiting or self._sleeping:
                 self._poll()
             else:
                 return
 
-    def _handed_over(self, outcome: tuple[Call[T], T | BaseException]) -> Iterator[tuple[Call[T], T | BaseException]]:
-        """While the consumer has it nobody drives what runs here, so it must not keep the consumer's own requests out."""
-        left, num_running, pace = time.monotonic(), self.num_running, self._wire.pace
-        pace.leave(num_running)
-        try:
-            yield outcome
-        finally:
-            pace.come_back(num_running)
-            self.paused += time.monotonic() - left
-
     def _begin_more(self) -> None:
-        room = self._window - len(self._waiting) - len(self._sleeping) - len(self._ended)
-        for call in itertools.islice(self._calls, max(0, room)):
+        while self._room:
+            call = next(self._calls, None)  # which may pause, and go on later
+            if call is None:
+                return
+            self._room -= 1
             self._step(_Flight(call, self._wire.operation(call, self)), None)
 
     def _step(self, flight: _Flight[T], error: BaseException | None) -> None:
@@ -123,18 +125,19 @@ class _Driver(Generic[T]):
             self._wait(flight, wait)
 
     def _wait(self, flight: _Flight[T], wait: Wait) -> None:
-        now = self.now()
         if isinstance(wait, float):
-            heapq.heappush(self._sleeping, (now + wait, next(self._numbers), flight))
+            heapq.heappush(self._sleeping, (self.now() + wait, next(self._numbers), flight))
             return
         sock, event, timeout = wait
         descriptor = sock.fileno()
-        flight.deadline = now + timeout
+        flight.deadline = time.monotonic() - self.paused + timeout
         self._waiting[descriptor] = flight
         registered = self._events.get(descriptor)
+        if registered == event:
+            return
         if registered is None:
             self._selector.register(descriptor, event)
-        elif registered != event:
+        else:
             self._selector.modify(descriptor, event)
         self._events[descriptor] = event
 
@@ -170,6 +173,8 @@ class _Driver(Generic[T]):
 
     def close(self) -> None:
         """Drop what still runs; give connections that are at rest back to the process."""
+        with contextlib.suppress(ValueError):  # a forked child has forgotten all crowds
+            self._wire.pace.crowds.remove(self)
         if os.getpid() != self._owner:  # a forked child must not touch what its parent has registered
             self._events.clear()
         flights: list[Any] = [*self._waiting.values(), *(entry[2] for entry in self._sleeping)]

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from ...errors import S3dlioError, ThrottledError
 from ..base import retries
 
-__all__ = ["Attempts", "Failure", "Named", "Pace", "Policy", "Question", "Verdict"]
+__all__ = ["Attempts", "Crowd", "Failure", "Named", "Pace", "Policy", "Question", "Verdict"]
 
 
 class Verdict(Enum):
@@ -135,19 +135,31 @@ class Attempts:
         return kind(f"cannot {self._operation.action} {self._operation.uri}: {failure.reason}{tries}{remedy}")
 
 
+class Crowd(Protocol):
+    """Many attempts that one thread drives. While its consumer is at work it is parked, and keeps nobody out."""
+
+    num_running: int
+    is_parked: bool
+
+
+def _num_parked(crowd: Crowd) -> int:
+    return crowd.num_running if crowd.is_parked else 0
+
+
 @dataclass(slots=True)
 class Pace:
     """How much the process asks of one server at once; shared by all threads.
 
-    `limit` requests may run at a time. It halves when the server asks to slow down, at most once a second, and grows by
-    one per `limit` good answers, up to `max_connections`. `max_bytes_per_second` (0: none) bounds bodies in both
-    directions.
+    `limit` requests may run at a time, those of parked crowds apart. It halves when the server asks to slow down, at most
+    once a second, and grows by one per `limit` good answers, up to `max_connections`. `max_bytes_per_second` (0: none)
+    bounds bodies in both directions.
     """
 
     max_connections: int
     max_bytes_per_second: float = 0.0
     limit: float = field(init=False)
     num_running: int = field(init=False, default=0)
+    crowds: list[Crowd] = field(init=False, default_factory=list)
     _halved_at: float = field(init=False, default=0.0)
     _paid_until: float = field(init=False, default=0.0)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
@@ -159,29 +171,30 @@ class Pace:
         """In a forked child nothing runs yet, and no lock is held by anybody who could let go of it."""
         self._lock = threading.Lock()
         self.num_running = 0
+        self.crowds.clear()
 
     def enter(self, place: list[None]) -> bool:
         """Take a place, if there is one: `place` is not empty from then on."""
         with self._lock:
-            if self.num_running >= max(1, int(self.limit)):
+            limit = max(1, int(self.limit))
+            if self.num_running >= limit and self.num_running - sum(map(_num_parked, self.crowds)) >= limit:
                 return False
             place.append(None)
             self.num_running += 1
             return True
 
-    def leave(self, count: int = 1) -> None:
+    def leave(self) -> None:
         with self._lock:
-            self.num_running -= count
+            self.num_running -= 1
 
-    def come_back(self, count: int) -> None:
-        """Take up places that were left for a while, even when others stand there now."""
-        with self._lock:
-            self.num_running += count
+    @property
+    def is_slowed(self) -> bool:
+        """Does less run at a time than could, because the server asked for it?"""
+        return self.limit < self.max_connections
 
     def succeeded(self) -> None:
-        if self.limit < self.max_connections:
-            with self._lock:
-                self.limit = min(self.limit + 1.0 / self.limit, float(self.max_connections))
+        with self._lock:
+            self.limit = min(self.limit + 1.0 / self.limit, float(self.max_connections))
 
     def throttled(self, now: float) -> None:
         with self._lock:

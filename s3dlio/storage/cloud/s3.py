@@ -23,10 +23,10 @@ from ..base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult
 from . import poll, wire
 from .connection import Server
 from .credentials import Provider, provider_of
-from .http import Head, Request, Response
+from .http import Head, Request, Response, header_lines
 from .s3_calls import CompleteCall, DeleteCall, ListCall, PlainCall, PutCall, StatCall, seconds_of
 from .s3_read import ReadCall
-from .s3_xml import complete_upload, text_of
+from .s3_xml import complete_upload, page_of, text_of
 from .sigv4 import UNSIGNED, Signer
 
 __all__ = ["S3Store", "S3Upload", "amazon_url", "encoded", "open_container", "options"]
@@ -90,7 +90,8 @@ class S3Store:
         if is_virtual:
             server = Server(server.scheme, f"{self.bucket}.{server.host}", server.port, server.ca_bundle)
         self._base = "" if is_virtual else "/" + encoded(self.bucket)
-        self._host = server.authority
+        payer = self._options.request_payer
+        self._named = (("host", server.authority), *((("x-amz-request-payer", payer),) if payer else ()))
         self.wire = wire.wire_to(server, self._options.transport)
 
     # What the calls need of their store
@@ -107,19 +108,17 @@ class S3Store:
         generation = self._generation  # before anything else is read, so that it is never newer than the request
         path = f"{self._base}/{encoded(key)}" if key else self._base or "/"
         text = "&".join(f"{encoded(name, False)}={encoded(value, False)}" for name, value in sorted(query)) if query else ""
-        fields = [("host", self._host), *headers]
-        if self._options.request_payer:
-            fields.append(("x-amz-request-payer", self._options.request_payer))
+        target = f"{path}?{text}" if text else path
         credentials = self._provider.current()
-        if credentials is not None:
-            signer = self._signer
-            if signer is None or signer.credentials != credentials or signer.region != self._region:
-                self._signer = signer = Signer(credentials, self._region)
-                self._generation = generation = generation + 1
-            digest = self._payload_hash(body)
-            now = time.time() + self._clock_offset
-            fields = signer.sign(method, path, text, fields, payload_hash=digest, now=now)
-        return Request(method, f"{path}?{text}" if text else path, fields, body, stamp=generation)
+        if credentials is None:
+            return Request(method, target, header_lines((*self._named, *headers)), body, None, generation)
+        signer = self._signer
+        if signer is None or not signer.serves(credentials, self._region):
+            self._signer = signer = Signer(credentials, self._region)
+            self._generation = generation = generation + 1
+        now = time.time() + self._clock_offset
+        lines = signer.sign(method, path, text, (*self._named, *headers), payload_hash=self._payload_hash(body), now=now)
+        return Request(method, target, lines, body, None, generation)
 
     def _payload_hash(self, body: Sequence[memoryview]) -> str:
         if self._options.unsigned_payload:
@@ -204,15 +203,24 @@ class S3Store:
             return exc
 
     def list(self, prefix: str, *, recursive: bool) -> Iterator[Page]:
-        token = None
+        owner = os.getpid()
+        body, token = self._listed(prefix, recursive, None)
         while True:
-            page, next_token = self._perform(ListCall(self, prefix, recursive=recursive, token=token))
-            yield page
-            if next_token is not None and next_token == token:
-                raise S3dlioError(f"cannot list {self.root}{prefix}: the server gives the same page again and again")
-            token = next_token
-            if token is None:
+            following = runtime.io.submit(partial(self._listed, prefix, recursive, token)) if token else None
+            try:
+                yield page_of(body)  # while the server makes the next page
+            except ValueError as exc:
+                raise S3dlioError(f"cannot list {self.root}{prefix}: {exc}") from exc
+            if following is None:
                 return
+            used = token
+            is_forked = os.getpid() != owner  # without the thread that asks
+            body, token = self._listed(prefix, recursive, used) if is_forked else following.result()
+            if token == used:
+                raise S3dlioError(f"cannot list {self.root}{prefix}: the server gives the same page again and again")
+
+    def _listed(self, prefix: str, recursive: bool, token: str | None) -> tuple[bytes, str | None]:
+        return self._perform(ListCall(self, prefix, recursive=recursive, token=token))
 
     def put(
         self, key: str, data: memoryview, *, if_match: str | None = None, if_absent: bool = False, durable: bool = False

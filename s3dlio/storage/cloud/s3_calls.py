@@ -11,14 +11,14 @@ import re
 import zlib
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from ..base import ObjectInfo
 from .http import Head, Request, Response
 from .retry import Failure, Question, Verdict
 from .s3_errors import Site, failure_of
-from .s3_xml import Listing, error_of, listing_of
+from .s3_xml import error_of, next_token_of
 
 __all__ = [
     "Call",
@@ -157,11 +157,13 @@ class ListCall(Call):
     def request(self) -> Request:
         return self.site.signed("GET", None, self._query)
 
-    def answer(self, response: Response) -> Listing:
+    def answer(self, response: Response) -> tuple[bytes, str | None]:
+        """The page as it came, and the token of the next one."""
         if response.head.status != 200:
             raise failure_of(self.site, response)
+        body = bytes(response.body)
         try:
-            return listing_of(bytes(response.body))
+            return body, next_token_of(body)
         except ValueError as exc:
             raise Failure(Verdict.RETRY, str(exc)) from exc
 
@@ -251,7 +253,11 @@ _RANGE = re.compile(r"\w+ (?:(\d+)-(\d+)|\*)/(?:(\d+)|\*)", re.ASCII)
 
 def range_of(head: Head) -> tuple[int, int, int | None]:
     """(first byte, number of bytes, size of the object or None) as Content-Range tells."""
-    text = head.get("content-range") or ""
+    return _range_in(head.get("content-range") or "")
+
+
+@lru_cache(maxsize=1024)
+def _range_in(text: str) -> tuple[int, int, int | None]:
     found = _RANGE.fullmatch(text)
     if found is None:
         raise Failure(Verdict.RETRY, f"the answer's Content-Range {text!r} cannot be read")

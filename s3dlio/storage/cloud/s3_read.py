@@ -19,12 +19,12 @@ __all__ = ["ReadCall"]
 class ReadCall(Call):
     """Bytes of an object, straight into the destination; goes on where an attempt broke off, on the same version."""
 
-    __slots__ = ("_expected", "_filled", "_info", "_memory", "_read", "_size", "_spare", "_whole")
+    __slots__ = ("_expected", "_filled", "_info", "_memory", "_size", "_spare", "_whole", "read")
     action = "read"
 
     def __init__(self, site: Site, read: Read) -> None:
         super().__init__(site, read.key)
-        self._read = read
+        self.read = read
         self._info: ObjectInfo | None = None
         self._memory: memoryview | None = None
         self._filled = 0  # bytes of `_memory` that earlier attempts brought
@@ -33,25 +33,23 @@ class ReadCall(Call):
         self._whole = False  # ask without a range: an empty object has none
         self._spare: memoryview | None = None  # an answer that does not fit: the whole object where a range was asked
 
-    @property
-    def read(self) -> Read:
-        return self._read
-
     def request(self) -> Request:
-        start, length = self._read.start, self._read.length
-        if self._read.ask_first or length == 0:  # no range of bytes is empty in HTTP
+        read = self.read
+        if read.ask_first or read.length == 0:  # no range of bytes is empty in HTTP
             raise Question(self._stat(), self._told)
         headers: list[tuple[str, str]] = []
-        first, self._spare = start + self._filled, None
-        is_ranged = not self._whole and (first > 0 or length is not None)
-        if is_ranged:
-            headers.append(("range", f"bytes={first}-{'' if length is None else start + length - 1}"))
+        first, self._spare = read.start + self._filled, None
+        if read.length is not None and not self._whole:
+            headers.append(("range", f"bytes={first}-{read.start + read.length - 1}"))
+        elif first > 0 and not self._whole:
+            headers.append(("range", f"bytes={first}-"))
         etag = self._expected or (self._info.etag if self._info else None)
         if etag and not etag.startswith("W/"):  # a weak etag is no condition for bytes, but is compared below
             headers.append(("if-match", f'"{etag}"'))
         if self.site.verifies_checksums and first == 0:
             headers.append(("x-amz-checksum-mode", "ENABLED"))
-        request = self.site.signed("GET", self.key, version_query(self._read.version), headers)
+        query = () if read.version is None else version_query(read.version)
+        request = self.site.signed("GET", self.key, query, headers)
         request.into = self._into
         return request
 
@@ -62,29 +60,29 @@ class ReadCall(Call):
         else:
             first, count, total = range_of(head)
             size = self._size_behind(first, count) if total is None else total
-        self._keep(ObjectInfo(self._read.key, size, _version_of(head)))
-        wanted = self._read.start + self._filled
+        self._keep(ObjectInfo(self.read.key, size, _version_of(head)))
         memory = self._destination()
-        if first == wanted and count == length == memory.nbytes - self._filled:
-            return memory[self._filled :]
+        if first == self.read.start + self._filled and count == length == memory.nbytes - self._filled:
+            return memory[self._filled :] if self._filled else memory
         if head.status == 200:
             self._spare = memoryview(empty(length))
             return self._spare
+        wanted = self.read.start + self._filled
         raise Failure(
             Verdict.RETRY, f"asked for the bytes from {wanted} on, got {count} (announced {length}) from {first} on"
         )
 
     def _size_behind(self, first: int, count: int) -> int:
         """The size of an object whose server does not tell it with a range."""
-        length = self._read.length
-        if length is None or first + count < self._read.start + length:
+        length = self.read.length
+        if length is None or first + count < self.read.start + length:
             return first + count
         if self._size is None:
             raise Question(self._stat(), self._told)
         return self._size
 
     def _stat(self) -> StatCall:
-        return StatCall(self.site, self._read.key, self._read.version)
+        return StatCall(self.site, self.read.key, self.read.version)
 
     def _told(self, info: ObjectInfo | None) -> ReadResult:
         """A HEAD has told of the object: what was asked for can be asked now, of this version."""
@@ -94,18 +92,19 @@ class ReadCall(Call):
         if info.etag and self._expected and info.etag != self._expected:
             raise self._changed()
         self._expected, self._size = info.etag or self._expected, info.size
-        if self._read.length == 0 or self._read.start >= info.size:
-            return ReadResult(info, self._read.into(info, 0))
-        self._read = self._read._replace(ask_first=False)
+        if self.read.length == 0 or self.read.start >= info.size:
+            return ReadResult(info, self.read.into(info, 0))
+        self.read = self.read._replace(ask_first=False)
         raise Failure(Verdict.CORRECTED, "the size had to be asked for")
 
     def _keep(self, info: ObjectInfo) -> None:
         known = self._info
-        expected = self._expected or (known.etag if known else None)
-        if (expected and info.etag != expected) or (known and known.size != info.size):
-            raise self._changed()
         if known is None:
+            if self._expected and info.etag != self._expected:
+                raise self._changed()
             self._info = info
+        elif info.etag != (self._expected or known.etag) or info.size != known.size:
+            raise self._changed()
 
     def _changed(self) -> ChangedError:
         return ChangedError(f"{self.uri} was replaced while it was read: read it again")
@@ -113,8 +112,8 @@ class ReadCall(Call):
     def _destination(self) -> memoryview:
         assert self._info is not None
         if self._memory is None:
-            count = clamp(self._read.start, self._read.length, self._info.size)
-            self._memory = self._read.into(self._info, count)
+            count = clamp(self.read.start, self.read.length, self._info.size)
+            self._memory = self.read.into(self._info, count)
         return self._memory
 
     def interrupted(self, num_received: int) -> None:
@@ -137,7 +136,7 @@ class ReadCall(Call):
         assert self._info is not None
         memory = self._destination()
         if self._spare is not None:
-            memory[:] = self._spare[self._read.start : self._read.start + memory.nbytes]
+            memory[:] = self._spare[self.read.start : self.read.start + memory.nbytes]
             self._filled = 0
         elif self._filled == 0 and memory.nbytes == self._info.size and not _matches_checksum(head, memory):
             raise Failure(Verdict.RETRY, "the bytes do not match the checksum that came with them")
@@ -146,31 +145,33 @@ class ReadCall(Call):
     def _beyond(self, head: Head) -> ReadResult:
         """416: nothing there. An empty object is asked for once without a range, since that tells its version."""
         size = range_of(head)[2] if head.get("content-range") else None
-        if self._read.start == 0 and not self._whole:
+        if self.read.start == 0 and not self._whole:
             self._whole = True
             raise Failure(Verdict.CORRECTED, "416 for the first byte")
         if size is None:
             raise Question(self._stat(), self._told)
-        info = ObjectInfo(self._read.key, size, _version_of(head))
-        if clamp(self._read.start, self._read.length, size):
+        info = ObjectInfo(self.read.key, size, _version_of(head))
+        if clamp(self.read.start, self.read.length, size):
             raise self._changed()
-        return ReadResult(info, self._read.into(info, 0))
+        return ReadResult(info, self.read.into(info, 0))
 
 
 def _version_of(head: Head) -> str | None:
     """The etag; where a server has none, a weak one that is made of the time of modification."""
+    etag = etag_of(head)
+    if etag:
+        return etag
     modified = head.get("last-modified")
-    return etag_of(head) or (f"W/{modified}" if modified else None)
+    return f"W/{modified}" if modified else None
 
 
 def _matches_checksum(head: Head, memory: memoryview) -> bool:
     """Compare with a checksum of the whole object, where the answer has one that is cheap. `-N` marks one of parts."""
-    if (head.get("x-amz-checksum-type") or "").upper() == "COMPOSITE":
+    crc32, sha256 = head.get("x-amz-checksum-crc32"), head.get("x-amz-checksum-sha256")
+    if (not crc32 and not sha256) or (head.get("x-amz-checksum-type") or "").upper() == "COMPOSITE":
         return True
-    crc32 = head.get("x-amz-checksum-crc32")
     if crc32 and "-" not in crc32:
         return crc32 == crc32_of([memory])
-    sha256 = head.get("x-amz-checksum-sha256")
     if sha256 and "-" not in sha256:
         return sha256 == base64.b64encode(hashlib.sha256(memory).digest()).decode()
     return True

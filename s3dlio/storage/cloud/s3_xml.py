@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape, unescape
 
 from ..base import ObjectInfo, Page
 
-__all__ = ["Listing", "complete_upload", "error_of", "listing_of", "text_of"]
+__all__ = ["complete_upload", "error_of", "next_token_of", "page_of", "text_of"]
 
 
-class Listing(NamedTuple):
-    """A page of a listing and the token of the next one; None when there is none."""
-
-    page: Page
-    next_token: str | None
-
-
-def listing_of(body: bytes) -> Listing:
+def page_of(body: bytes) -> Page:
     """Read the answer of ListObjectsV2. Raises ValueError when it is no complete one."""
     try:
         root = ElementTree.fromstring(body)  # noqa: S314 - expat bounds the expansion of entities itself
@@ -32,37 +27,57 @@ def listing_of(body: bytes) -> Listing:
     if root.tag != f"{space}ListBucketResult":
         raise ValueError(f"the listing is a {root.tag[len(space) :]}, not a ListBucketResult")
     is_encoded = root.findtext(f"{space}EncodingType") == "url"
-    objects = [_object_of(entry, space, is_encoded) for entry in root.iterfind(f"{space}Contents")]
+    fields = _Fields(*(space + name for name in ("Key", "Size", "ETag", "LastModified", "StorageClass")))
+    objects = [_object_of(entry, fields, is_encoded) for entry in root.iterfind(f"{space}Contents")]
     prefixes = [
         _decoded(entry.findtext(f"{space}Prefix") or "", is_encoded) for entry in root.iterfind(f"{space}CommonPrefixes")
     ]
-    return Listing(Page(objects, prefixes), _next_token(root, space))
+    return Page(objects, prefixes)
 
 
-def _next_token(root: ElementTree.Element, space: str) -> str | None:
-    is_truncated = root.findtext(f"{space}IsTruncated")
+def next_token_of(body: bytes) -> str | None:
+    """The token of the page that follows a listing's answer; None when there is none. Found without parsing the rest.
+
+    Raises ValueError when the answer breaks off, is no listing, or does not say whether it is complete.
+    """
+    if not body.rstrip().endswith(b"ListBucketResult>"):
+        raise ValueError("the listing is broken off, or something else than a ListBucketResult")
+    is_truncated = text_of(body, "IsTruncated")
     if is_truncated not in ("true", "false"):
         raise ValueError("the listing does not say whether it is complete (IsTruncated)")
     if is_truncated == "false":
         return None
-    token = root.findtext(f"{space}NextContinuationToken")
+    token = text_of(body, "NextContinuationToken")
     if not token:
         raise ValueError("the listing says that there is more and not where (NextContinuationToken)")
     return token
 
 
-def _object_of(entry: ElementTree.Element, space: str, is_encoded: bool) -> ObjectInfo:
-    values = {child.tag[len(space) :]: child.text or "" for child in entry}
-    try:
-        return ObjectInfo(
-            _decoded(values["Key"], is_encoded),
-            int(values["Size"]),
-            values.get("ETag", "").strip('"') or None,
-            _seconds_of(values.get("LastModified")),
-            {"storage_class": values.get("StorageClass") or None},
-        )
-    except KeyError as exc:
-        raise ValueError(f"the listing has an object without {exc}") from exc
+class _Fields(NamedTuple):
+    """The names of an entry's elements, in the name space of the listing."""
+
+    key: str
+    size: str
+    etag: str
+    last_modified: str
+    storage_class: str
+
+
+def _object_of(entry: ElementTree.Element, fields: _Fields, is_encoded: bool) -> ObjectInfo:
+    values = {child.tag: child.text for child in entry}
+    key, size = values.get(fields.key), values.get(fields.size)
+    if key is None or size is None:
+        raise ValueError("the listing has an object without its Key or Size")
+    if is_encoded and ("%" in key or "+" in key):
+        key = _decoded(key, is_encoded)
+    etag = (values.get(fields.etag) or "").strip('"') or None
+    attributes = _attributes_of(values.get(fields.storage_class) or None)
+    return ObjectInfo(key, int(size), etag, _seconds_of(values.get(fields.last_modified)), attributes)
+
+
+@lru_cache(maxsize=64)
+def _attributes_of(storage_class: str | None) -> Mapping[str, Any]:
+    return MappingProxyType({"storage_class": storage_class})
 
 
 def _decoded(text: str, is_encoded: bool) -> str:

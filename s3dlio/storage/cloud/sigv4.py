@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from .http import header_lines
 
 __all__ = ["Credentials", "Signer", "UNSIGNED"]
 
@@ -27,13 +28,30 @@ class Credentials:
     session_token: str | None = field(default=None, repr=False)
 
 
+class _Key:
+    """HMAC-SHA-256 with one key (RFC 2104), half of which is computed once: twice as fast as hmac.digest."""
+
+    def __init__(self, key: bytes) -> None:
+        block = key.ljust(hashlib.sha256().block_size, b"\0")
+        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+
+    def sign(self, message: bytes) -> str:
+        """The signature in hexadecimal digits."""
+        inner = self._inner.copy()
+        inner.update(message)
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return outer.hexdigest()
+
+
 class _Second(NamedTuple):
     """What does not change within a second; the key not within a day."""
 
     second: int
     timestamp: str
     scope: str
-    key: bytes
+    key: _Key
     templates: dict[object, _Template]
 
 
@@ -42,8 +60,7 @@ class _Template(NamedTuple):
 
     canonical: str  # the end of the canonical request
     to_sign: str  # the beginning of the string to sign
-    authorization: str  # the beginning of its value
-    added: tuple[tuple[str, str], ...]  # the headers that signing adds
+    lines: str  # the signed headers as they go out, up to the signature
 
 
 class Signer:
@@ -52,7 +69,12 @@ class Signer:
     def __init__(self, credentials: Credentials, region: str) -> None:
         self.credentials = credentials
         self.region = region
-        self._now = _Second(-1, "", "", b"", {})  # replaced as a whole, so that threads see one second's state
+        self._now = _Second(-1, "", "", _Key(b""), {})  # replaced as a whole, so that threads see one second's state
+
+    def serves(self, credentials: Credentials, region: str) -> bool:
+        """Does it sign with these? Asked for every request, so the common case, the same objects, comes first."""
+        is_same = credentials is self.credentials and region is self.region
+        return is_same or (credentials == self.credentials and region == self.region)
 
     def _at(self, second: int) -> _Second:
         now = self._now
@@ -63,50 +85,41 @@ class Signer:
         if day == now.timestamp[:8]:
             key = now.key
         else:
-            key = f"AWS4{self.credentials.secret_key}".encode()
+            secret = f"AWS4{self.credentials.secret_key}".encode()
             for part in (day, self.region, "s3", "aws4_request"):
-                key = hmac.digest(key, part.encode(), "sha256")
+                secret = hmac.digest(secret, part.encode(), "sha256")
+            key = _Key(secret)
         self._now = now = _Second(second, timestamp, f"{day}/{self.region}/s3/aws4_request", key, {})
         return now
 
     def _template(self, now: _Second, signed: tuple[tuple[str, str], ...], payload_hash: str) -> _Template:
-        found = now.templates.get((signed, payload_hash))
-        if found is not None:
-            return found
         added = [("x-amz-content-sha256", payload_hash), ("x-amz-date", now.timestamp)]
         if self.credentials.session_token:
             added.append(("x-amz-security-token", self.credentials.session_token))
         ordered = sorted([*signed, *added])
         names = ";".join(name for name, _ in ordered)
         lines = "".join(f"{name}:{value}\n" for name, value in ordered)
+        authorization = (
+            f"AWS4-HMAC-SHA256 Credential={self.credentials.access_key}/{now.scope}, SignedHeaders={names}, Signature="
+        )
         template = _Template(
             f"{lines}\n{names}\n{payload_hash}",
             f"AWS4-HMAC-SHA256\n{now.timestamp}\n{now.scope}\n",
-            f"AWS4-HMAC-SHA256 Credential={self.credentials.access_key}/{now.scope}, SignedHeaders={names}, Signature=",
-            tuple(added),
+            header_lines([*signed, *added, ("authorization", authorization)]).removesuffix("\r\n"),
         )
         if len(now.templates) < MAX_TEMPLATES:
             now.templates[signed, payload_hash] = template
         return template
 
     def sign(
-        self,
-        method: str,
-        path: str,
-        query: str,
-        headers: Sequence[tuple[str, str]],
-        *,
-        payload_hash: str,
-        now: float,
-    ) -> list[tuple[str, str]]:
-        """`headers` with the date, payload hash, token and Authorization added.
+        self, method: str, path: str, query: str, headers: tuple[tuple[str, str], ...], *, payload_hash: str, now: float
+    ) -> str:
+        """The lines of all signed headers, as they go out: `headers`, the date, payload hash, token and Authorization.
 
-        `path` and `query` are encoded, `query` sorted by name; `headers` begins with Host, has lower-case names, and those
-        that begin with `x-amz-` are signed with it. `now` is the server's time in seconds since 1970.
+        `path` and `query` are encoded, `query` sorted by name; `headers` begins with Host and has lower-case names. `now`
+        is the server's time in seconds since 1970. Raises ValueError for a line break within a header.
         """
         this = self._at(int(now))
-        signed = tuple([header for header in headers if header[0] == "host" or header[0].startswith("x-amz-")])
-        template = self._template(this, signed, payload_hash)
+        template = this.templates.get((headers, payload_hash)) or self._template(this, headers, payload_hash)
         digest = hashlib.sha256(f"{method}\n{path}\n{query}\n{template.canonical}".encode()).hexdigest()
-        signature = hmac.digest(this.key, (template.to_sign + digest).encode(), "sha256").hex()
-        return [*headers, *template.added, ("authorization", template.authorization + signature)]
+        return f"{template.lines}{this.key.sign((template.to_sign + digest).encode())}\r\n"

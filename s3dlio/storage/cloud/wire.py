@@ -126,10 +126,11 @@ class Wire:
             paused = mode.paused
             try:
                 try:
-                    result = yield from self._placed(call, attempts, mode)
+                    result = call.answer((yield from self._attempt(call, attempts, mode)))
                 except Question as question:
                     result = question.judge((yield from self._told(question, mode)))
-                self.pace.succeeded()
+                if self.pace.is_slowed:
+                    self.pace.succeeded()
                 return result
             except Failure as failure:
                 if failure.verdict is Verdict.THROTTLED:
@@ -140,8 +141,16 @@ class Wire:
             if pause:
                 yield pause
 
-    def _placed(self, call: Call[T], attempts: Attempts, mode: Mode) -> Generator[Wait, None, T]:
-        """An attempt, in one of the places of the pace. It never asks for a second place while it has one."""
+    def _told(self, question: Question, mode: Mode) -> Generator[Wait, None, Any]:
+        try:
+            return (yield from self.operation(question.call, mode))
+        except NotFoundError:
+            return None
+
+    def _attempt(self, call: Call[T], attempts: Attempts, mode: Mode) -> Generator[Wait, None, Response]:
+        """One exchange, in one of the places of the pace. It never asks for a second place while it has one."""
+        connection: Connection | None = None
+        is_reusable = False
         place: list[None] = []  # filled by the pace itself, so that no interrupt comes between the taking and the knowing
         try:
             while not self.pace.enter(place):
@@ -150,50 +159,26 @@ class Wire:
             attempts.begin(mode.now())
             if not call.is_at(self):
                 raise MovedError(f"{call.uri} is elsewhere now")
-            return (yield from self._attempt(call, mode))
-        finally:
-            if place:
-                self.pace.leave()
-                mode.num_running -= 1
-
-    def _told(self, question: Question, mode: Mode) -> Generator[Wait, None, Any]:
-        try:
-            return (yield from self.operation(question.call, mode))
-        except NotFoundError:
-            return None
-
-    def _attempt(self, call: Call[T], mode: Mode) -> Generator[Wait, None, T]:
-        try:
             request = call.request()  # before a connection is taken: the call may have another question first
-        except S3dlioError as exc:
-            raise _naming(call, exc) from exc
-        connection = mode.take()
-        if connection is None:
-            connection = yield from self._connected(mode)
-        is_reusable = False
-        try:
+            connection = mode.take() or (yield from self._connected(mode))
             connection.prepare(mode.is_blocking, self.policy.stall_timeout)
             response = yield from connection.converse(request, mode, self.policy.stall_timeout)
             is_reusable = response.reusable
-        except IncompleteBodyError as exc:
-            call.interrupted(exc.num_received)
-            raise Failure(Verdict.RETRY, str(exc)) from exc
-        except S3dlioError as exc:  # some are OSErrors too, and none is a matter of the connection
-            raise _naming(call, exc) from exc
-        except (OSError, ClosedError, ProtocolError) as exc:
-            is_stale = connection.num_served > 0 and isinstance(exc, (ClosedError, ConnectionError))
-            raise Failure(Verdict.CORRECTED if is_stale else Verdict.RETRY, f"{type(exc).__name__}: {exc}") from exc
+            if self.pace.max_bytes_per_second:
+                yield self.pace.debt(sum(part.nbytes for part in request.body) + response.body.nbytes)
+            return response
+        except (OSError, S3dlioError, ClosedError, ProtocolError, IncompleteBodyError) as exc:
+            raise _failure_of(exc, call, connection) from exc
         finally:
             if is_reusable:
+                assert connection is not None
                 mode.give(connection)
-            else:
+            elif connection is not None:
                 mode.forget(connection.sock)
                 connection.close()
-        if self.pace.max_bytes_per_second:
-            num_bytes = sum(part.nbytes for part in request.body) + response.body.nbytes
-            if debt := self.pace.debt(num_bytes):
-                yield debt
-        return call.answer(response)
+            if place:
+                self.pace.leave()
+                mode.num_running -= 1
 
     def _connected(self, mode: Mode) -> Generator[Wait, None, Connection]:
         try:
@@ -211,9 +196,16 @@ class Wire:
         return connection
 
 
-def _naming(call: Call[Any], exc: S3dlioError) -> Exception:
-    """The error, or what makes one of it that names the URI."""
-    return exc if call.uri in str(exc) else Failure(Verdict.FINAL, str(exc), kind=type(exc))
+def _failure_of(exc: Exception, call: Call[Any], connection: Connection | None) -> Exception:
+    """What ended an attempt, as the operation judges it."""
+    if isinstance(exc, IncompleteBodyError):
+        call.interrupted(exc.num_received)
+        return Failure(Verdict.RETRY, str(exc))
+    if isinstance(exc, S3dlioError):  # some are OSErrors too, and none is a matter of the connection
+        return exc if call.uri in str(exc) else Failure(Verdict.FINAL, str(exc), kind=type(exc))
+    was_used = connection is not None and connection.num_served > 0
+    is_stale = was_used and isinstance(exc, (ClosedError, ConnectionError))
+    return Failure(Verdict.CORRECTED if is_stale else Verdict.RETRY, f"{type(exc).__name__}: {exc}")
 
 
 def _run(operation: Generator[Wait, None, T]) -> T:
