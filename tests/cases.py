@@ -26,6 +26,7 @@ _OBJECTS = "tests/test_objects.py::"
 _LOCAL = "tests/test_local.py::"
 _DIRECT = "tests/test_fileio.py::"
 _WRITE = "tests/test_write.py::"
+_PARQUET = "tests/test_parquet_index.py::"
 _READ = "tests/test_read.py::"
 _TFRECORD = "tests/test_tfrecord.py::"
 _STREAM = "tests/test_stream.py::"
@@ -232,6 +233,11 @@ CASES = (
         _STREAM + "TestProcesses::test_a_child_does_not_go_on_with_the_iteration_of_its_parent",
     ),
     Case("O26", "S3MapDataset, S3IterableDataset", LATER),
+    Case(
+        "O26",
+        "create_async_loader, parquet, in a forked child",
+        _PARQUET + "TestSecondEpoch::test_a_forked_child_knows_what_its_parent_knew",
+    ),
     Case("O26", "pickle of the datasets", "tests/test_torch_dataset.py::test_datasets_survive_a_pickle"),
     Case(
         "O26",
@@ -253,6 +259,11 @@ CASES = (
         "O27",
         "each exception class through PyTorch",
         "tests/test_errors.py::TestEachKind::test_pytorch_can_rebuild_it_from_its_text",
+    ),
+    Case(
+        "O27",
+        "DataLoader over a ParquetDataset",
+        "tests/test_torch_parquet.py::test_an_error_in_a_worker_keeps_its_kind_and_names_the_file",
     ),
     Case(
         "O27",
@@ -295,7 +306,17 @@ CASES = (
         "raise in the loop body",
         "tests/test_runtime.py::TestLeavingEarly::test_an_error_of_the_users_loop_ends_the_process_with_1",
     ),
-    Case("O28", "download: SIGINT; create_async_loader", LATER),
+    Case("O28", "download: SIGINT", LATER),
+    Case(
+        "O28",
+        "create_async_loader, parquet: SIGINT",
+        "tests/test_parquet_process.py::test_control_c_ends_a_loader_that_waits_and_then_the_process",
+    ),
+    Case(
+        "O28",
+        "create_async_loader, parquet: break, raise, collected",
+        "tests/test_parquet_index.py::TestWindow::test_leaving_early_stops_and_leaves_nothing_behind",
+    ),
     Case("O28", "datasets: break", "tests/test_torch_dataset.py::test_leaving_early_leaves_nothing_behind"),
     Case(
         "O28",
@@ -313,12 +334,16 @@ CASES = (
         _STREAM + "TestWindow::test_memory_threads_and_descriptors_stay_level_over_20_epochs",
     ),
     Case("O29", "PyBytesAsyncDataLoader: one window", _STREAM + "TestWindow::test_memory_is_that_of_the_window"),
+    Case("O29", "PyDataset.from_uris, DataLoader: memory", LATER),
+    Case("O29", "create_async_loader, parquet", "tests/test_parquet_process.py::test_memory_is_a_window_of_row_groups"),
     Case("O29", "KeyList in forked workers", "tests/test_keys.py::test_forked_workers_share_a_million_names"),
     Case(
         "O29",
         "DataLoader, 50 epochs",
         "tests/test_torch_dataset.py::test_memory_threads_and_descriptors_stay_level_over_50_epochs",
     ),
+    Case("O30", "create_async_loader, parquet", "tests/test_parquet.py::TestOrder::test_ranks_share_all_row_groups"),
+    Case("O30", "ParquetDataset", "tests/test_torch_parquet.py::test_workers_share_the_row_groups"),
     Case("O30", "ObjectStoreIterableDataset", "tests/test_torch_dataset.py::test_ranks_and_workers_share_a_stream_exactly"),
     Case(
         "O30",
@@ -346,6 +371,13 @@ CASES = (
     ),
     Case("O31", "len(DataLoader)", "tests/test_torch_dataset.py::test_len_of_a_data_loader_is_the_number_of_its_batches"),
     Case("O31", "s3dlio.torch.loader", "tests/test_torch_loader.py::test_other_ranks_and_workers_go_on_after_a_random_step"),
+    Case("O31", "create_async_loader, parquet", "tests/test_parquet.py::TestOrder::test_a_state_resumes_exactly"),
+    Case(
+        "O31",
+        "ParquetDataset, s3dlio.torch.loader",
+        "tests/test_torch_parquet.py::test_a_loader_resumes_exactly_with_other_workers_and_ranks",
+    ),
+    Case("O32", "ParquetDataset", "tests/test_torch_parquet.py::test_what_is_decoded_is_not_copied_again"),
     Case("O32", "torch.frombuffer", "tests/test_torch_collate.py::test_a_view_is_a_tensors_memory_without_a_warning"),
     Case("O32", "writing in place", "tests/test_torch_collate.py::test_writing_to_a_tensor_changes_no_other_view"),
     Case(
@@ -357,6 +389,11 @@ CASES = (
         "O32",
         "default collate",
         "tests/test_torch_collate.py::test_the_default_collate_gives_lists_of_views_of_unequal_lengths",
+    ),
+    Case(
+        "O33",
+        "create_async_loader, parquet: pieces of a chunk",
+        _PARQUET + "TestWindow::test_large_chunks_come_in_pieces",
     ),
     Case("O33", "get, get_range around chunk borders", _READ + "test_ranges_around_every_chunk_border_of_a_large_object"),
     Case("O33", "get_range: any offset and length", _READ + "test_a_range_is_the_slice_whatever_the_chunks"),
@@ -386,6 +423,29 @@ CASES = (
         "tests/test_ziplayout.py::test_archives_of_any_size_are_read_by_zipfile",
     ),
     Case("O39", "generate_npz_bytes: numpy.load, unzip -t", "tests/test_npz.py::test_a_large_archive_in_parallel_is_right"),
+    Case(
+        "O36",
+        "create_async_loader: files without row groups, _SUCCESS, .crc",
+        _PARQUET + "TestShapes::test_files_without_row_groups_or_rows_give_nothing_and_what_is_no_parquet_is_left_alone",
+    ),
+    Case("O36", "create_async_loader: broken.parquet", _PARQUET + "TestShapes::test_a_broken_file_is_named"),
+    Case(
+        "O36",
+        "create_async_loader: columns=[99]",
+        "tests/test_parquet.py::TestOptions::test_a_column_that_does_not_exist_names_the_file_and_those_that_do",
+    ),
+    Case(
+        "O37",
+        "create_async_loader: parquet index cache",
+        _PARQUET + "TestSecondEpoch::test_a_file_that_was_rewritten_is_read_anew",
+    ),
+    Case(
+        "O37",
+        "parquet_get_rg, PyParquetIndex",
+        _PARQUET + "TestLookup::test_a_file_that_was_replaced_since_gives_its_new_rows",
+    ),
+    Case("O38", "create_tfrecord_index", LATER),
+    Case("O39", "generate_npz_bytes", LATER),
     Case("O40", "finalize_op_log", LATER),
     Case(
         "O41",

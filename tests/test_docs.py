@@ -32,7 +32,7 @@ def test_the_blocks_of_a_page_run_one_after_the_other(page: Path, tmp_path: Path
 
 
 def test_the_pages_with_examples_are_found() -> None:
-    assert {page.name for page in PAGES if blocks(page)} >= {"README.md", "objects.md", "torch.md"}
+    assert {page.name for page in PAGES if blocks(page)} >= {"README.md", "objects.md", "parquet.md", "torch.md"}
 
 
 def test_links_between_pages_lead_somewhere() -> None:

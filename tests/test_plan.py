@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3dlio.transfer.plan import part_size, split
+from s3dlio.transfer.plan import coalesced, part_size, split
 
 MIB = 1 << 20
 
@@ -17,6 +17,17 @@ def test_pieces_join_to_the_range_and_end_at_multiples_of_the_chunk(start: int, 
     assert [byte for offset, count in pieces for byte in range(offset, offset + count)] == list(range(start, end))
     assert all(1 <= count <= chunk for _, count in pieces)
     assert all((offset + count) % chunk == 0 for offset, count in pieces[:-1])
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 20))), st.integers(0, 10))
+def test_coalesced_ranges_hold_all_bytes_and_lie_farther_apart_than_the_gap(ranges: list[tuple[int, int]], gap: int) -> None:
+    wanted = [(start, start + length) for start, length in ranges]
+    joined = coalesced(wanted, gap=gap)
+    assert joined == sorted(joined)
+    assert all(any(start <= first and last <= end for start, end in joined) for first, last in wanted)
+    assert all(after[0] - before[1] > gap for before, after in zip(joined, joined[1:], strict=False))
+    borders = {border for pair in wanted for border in pair}
+    assert all(start in borders and end in borders for start, end in joined)
 
 
 def test_nothing_to_split_gives_nothing() -> None:

@@ -34,6 +34,7 @@ DONE: dict[str, str | None] = {
     "PyObjectItem.uri": None,
     "__version__": None,
     "configure_s3": "endpoint_url region ca_bundle",
+    "create_async_loader": "uri opts",
     "create_bucket": "name",
     "create_tfrecord_index": "input_path output_path",
     "delete": "uri",
@@ -103,7 +104,6 @@ LATER = [
     "compat.s3torchconnector.S3IterableDataset.from_prefix",
     "compat.s3torchconnector.S3MapDataset",
     "compat.s3torchconnector.S3MapDataset.from_prefix",
-    "create_async_loader",
     "create_azure_writer",
     "create_direct_filesystem_writer",
     "create_filesystem_writer",
@@ -142,6 +142,9 @@ OWN = {
     *("ShuffleWindow", "TFRecordFile", "TFRecordReader", "TarFile", "TarReader", "TarSampleReader", "create_tar_index"),
     *("load_npy", "load_npz", "read_npy", "read_npz"),
     *("BadSampleWarning", "create_bucket_async", "delete_bucket_async", "open_reader", "open_writer", "stat_many"),
+    # What programs call that were written for an earlier package.
+    *("PyParquetIndex", "configure_tokio_threads", "parquet_cache_clear", "parquet_cache_invalidate"),
+    *("parquet_cache_len", "parquet_get_rg", "parquet_rg_row_offsets"),
     *(name for name in s3dlio.__all__ if name.endswith("Error")),
 }
 

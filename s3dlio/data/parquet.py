@@ -179,8 +179,8 @@ class ParquetLoader:
     def __init__(self, uri: str, options: ParquetOptions) -> None:
         self.options = options
         self.groups = RowGroups(uri, columns=options.columns, footer_cap=options.footer_cap, filters=options.filters)
-        self._seed = options.seed
-        self._epoch = options.epoch
+        self._seed = int(options.seed)
+        self._epoch = int(options.epoch)
         self._start = self._position = 0
         self._deal()
 

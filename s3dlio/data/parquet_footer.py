@@ -299,8 +299,9 @@ class Footer:
 
     def _changed_for(self, columns: tuple[int, ...], change: SchemaChange | None) -> dict[int, bytes]:
         """What else a choice of columns changes: schema, metadata, and the orders of columns. The last one is kept."""
-        if columns == self._last_choice[0]:
-            return self._last_choice[1]
+        choice, known = self._last_choice  # at once: other threads replace it
+        if columns == choice:
+            return known
         changed = {_FILE_SCHEMA: _list(self._schema(set(columns)))}
         if _FILE_KEY_VALUES in self._file and change is not None:
             changed[_FILE_KEY_VALUES] = _list(list(self._key_values(change)))

@@ -71,7 +71,7 @@ class FileIndex:
             raise S3dlioError(f"{uri} is no Parquet file that can be read: {exc}") from exc
 
     def __reduce__(self) -> Any:
-        return FileIndex, (self.uri, ObjectInfo(*self.info[:4]), self._footer)
+        return _unpickled, (self.uri, tuple(self.info[:4]), self._footer)
 
     def file_without_data(self) -> Any:
         """A buffer with the footer and what follows it: enough for pyarrow to tell of the file."""
@@ -110,6 +110,10 @@ class FileIndex:
                     where = f"{chunk.length} bytes from {chunk.start} on"
                     raise S3dlioError(f"{self.uri} is damaged: it has no {where}, which its footer names as data")
         return footer
+
+
+def _unpickled(uri: str, facts: tuple[Any, ...], footer: bytes) -> FileIndex:
+    return FileIndex(uri, ObjectInfo(*facts), footer)
 
 
 class _Cache:

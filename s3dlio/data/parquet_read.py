@@ -24,7 +24,7 @@ from .parquet_columns import Columns, SchemaOf, leaves_of, row_groups_of
 from .parquet_footer import MAGIC
 from .parquet_index import FileIndex, check_version, find, indexes, pyarrow, replaced
 
-__all__ = ["Cut", "RowGroups", "decoded", "layout_of", "stream", "to_ipc"]
+__all__ = ["Cut", "Layout", "RowGroups", "decoded", "layout_of", "stream", "to_ipc"]
 
 GAP_BYTES = 32 * 1024  # between two chunks: cheaper to read over than to ask twice
 
@@ -157,6 +157,7 @@ class _Feed(Iterator[_Piece]):
         self._chunk_bytes = chunk_bytes
         self._pieces: Iterator[_Piece] = iter(())
         self.order: list[Cut] = []  # begun and not handed out
+        self.failure: S3dlioError | None = None  # of the cut that could not be begun
 
     def __next__(self) -> _Piece:
         piece = next(self._pieces, None)
@@ -164,7 +165,11 @@ class _Feed(Iterator[_Piece]):
             return piece
         if len(self.order) >= self._window:
             raise StopIteration
-        cut = next(self._cuts)
+        try:
+            cut = next(self._cuts)
+        except S3dlioError as exc:  # raised at its turn, when those before it are handed out
+            self.failure, self._cuts = exc, iter(())
+            raise StopIteration from exc
         self.order.append(cut)
         self._pieces = cut.pieces(self._chunk_bytes)
         return next(self._pieces)
@@ -207,6 +212,8 @@ def stream(store: Store, cuts: Iterator[Cut], finish: Callable[[Cut], T], *, pre
             while feed.order and id(feed.order[0]) in here:
                 yield here.pop(id(feed.order[0])).result()
                 del feed.order[0]
+        if feed.failure is not None:
+            raise feed.failure
     finally:
         ended.close()
         for future in here.values():
@@ -254,7 +261,9 @@ def _settled(result: list[T] | BaseException) -> Future[T]:
 
 def _finished(cut: Cut, finish: Callable[[Cut], T]) -> T:
     cut.complete()
-    return finish(cut)
+    result = finish(cut)
+    cut.view = empty(0)  # what was decoded is not kept until its turn
+    return result
 
 
 def decoded(cut: Cut) -> Any:
