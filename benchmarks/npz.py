@@ -15,7 +15,7 @@ import subprocess
 import sys
 from typing import IO, NamedTuple
 
-from benchmarks.environments import python_with
+from benchmarks.engines import ROOT, Environments
 
 MIB = 1024 * 1024
 SHAPE = [6053, 6053, 1]  # 140 MiB, the guide's example
@@ -64,7 +64,11 @@ class Engine:
 
     def __init__(self, name: str) -> None:
         # -I: the original must not find this package in its stead.
-        python = [python_with("s3dlio==0.9.100"), "-I"] if name == ORIGINAL else [sys.executable]
+        python = (
+            [Environments(ROOT / ".cache" / "benchmarks").python("original-0.9.100"), "-I"]
+            if name == ORIGINAL
+            else [sys.executable]
+        )
         command = [*python, "-c", SETUP[name] + LOOP]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.samples: list[Sample] = []

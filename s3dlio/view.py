@@ -16,7 +16,7 @@ import ctypes
 import pickle
 import sys
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -214,7 +214,7 @@ class _Pool:
 
     def forget(self) -> None:
         """Let go of every block: those in use go on as ordinary memory."""
-        self._classes: dict[int, deque[_Block]] = {}
+        self._classes: dict[int, OrderedDict[_Block, None]] = {}
         self._order: deque[_Block] = deque()
         self._num_bytes = 0
         self._lock = threading.RLock()  # again by the same thread: a collection may run anyone's finalizer, anywhere
@@ -223,10 +223,10 @@ class _Pool:
         """`num_bytes` uninitialised bytes that begin at a page."""
         size = _size_class(num_bytes)
         with self._lock:
-            blocks = self._classes.get(size) or deque[_Block]()
+            blocks = self._classes.get(size) or OrderedDict[_Block, None]()
             for _ in range(min(len(blocks), self.PROBES)):
-                block = blocks[0]
-                blocks.rotate(-1)
+                block = next(iter(blocks))
+                blocks.move_to_end(block)
                 if _num_references(block) == _REFS_OF_A_FREE_BLOCK:
                     return block.memory[:num_bytes]  # refers to the owner before the lock is let go
         block = _Block(size)
@@ -237,13 +237,13 @@ class _Pool:
         if block.size > limit:
             return
         with self._lock:
-            self._classes.setdefault(block.size, deque()).append(block)
+            self._classes.setdefault(block.size, OrderedDict())[block] = None
             self._order.append(block)
             self._num_bytes += block.size
             while self._num_bytes > limit:
                 oldest = self._order.popleft()
                 self._num_bytes -= oldest.size
-                self._classes[oldest.size].remove(oldest)
+                del self._classes[oldest.size][oldest]
 
 
 @lru_cache(maxsize=4096)

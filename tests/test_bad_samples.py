@@ -194,8 +194,11 @@ KINDS = [
 
 @pytest.mark.usefixtures("quiet")
 class TestDatasets:
-    @pytest.mark.parametrize("kind", KINDS, ids=["map", "iterable"])
-    @pytest.mark.parametrize(("num_workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
+    @pytest.mark.parametrize(
+        ("kind", "num_workers", "method"),
+        [(KINDS[0], 0, None), (KINDS[1], 0, None), (KINDS[0], 2, "fork"), (KINDS[1], 2, "fork"), (KINDS[1], 1, "spawn")],
+        ids=["map", "iterable", "map-fork", "iterable-fork", "iterable-spawn"],
+    )
     def test_batches_are_filled_and_the_main_process_knows(
         self, tmp_path: Any, kind: Any, num_workers: int, method: str | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -206,7 +209,7 @@ class TestDatasets:
             batch_size=4,
             num_workers=num_workers,
             multiprocessing_context=method,
-            timeout=60 * bool(num_workers),
+            timeout=120 * bool(num_workers),
         )
         assert [batch.tolist() for batch in batches] == EXPECTED
         account = batches.stats()
@@ -227,6 +230,14 @@ class TestDatasets:
         other = s3dlio.torch.loader(kind(prefix), batch_size=4)
         other.load_state_dict(batches.state_dict())
         assert [batch.tolist() for batch in other] == EXPECTED[step:]
+
+    @pytest.mark.parametrize("kind", [ObjectStoreMapDataset, ObjectStoreIterableDataset])
+    def test_a_batch_is_never_filled_from_the_one_before(self, tmp_path: Any, kind: Any) -> None:
+        prefix = fill(make_place("file", tmp_path).root, 12)
+        options = {"batch_size": 4} if kind is ObjectStoreIterableDataset else {}
+        dataset = kind(prefix, transform=no_fourths, on_error="skip", **options)
+        batches = torch_data.DataLoader(dataset, batch_size=4)
+        assert [batch.tolist() for batch in batches] == [[1, 1, 2, 3], [5, 5, 6, 7], [9, 9, 10, 11]]
 
     def test_objects_that_are_gone_are_filled_too(self, place: Place) -> None:
         dataset = with_holes(place)
@@ -280,6 +291,12 @@ class TestDatasets:
         assert dataset.num_skipped == 399
         assert 10 < len(dataset.skipped) < 399
         assert pickle.loads(pickle.dumps(dataset)).num_skipped == 399
+
+
+def no_fourths(view: Any) -> int:
+    if number(view) % 4 == 0:
+        raise ValueError("no fourths")
+    return number(view)
 
 
 def never(view: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +27,7 @@ def test_coalesced_ranges_hold_all_bytes_and_lie_farther_apart_than_the_gap(rang
     joined = coalesced(wanted, gap=gap)
     assert joined == sorted(joined)
     assert all(any(start <= first and last <= end for start, end in joined) for first, last in wanted)
-    assert all(after[0] - before[1] > gap for before, after in zip(joined, joined[1:], strict=False))
+    assert all(after[0] - before[1] > gap for before, after in itertools.pairwise(joined))
     borders = {border for pair in wanted for border in pair}
     assert all(start in borders and end in borders for start, end in joined)
 

@@ -37,7 +37,7 @@ def _timed(num_rounds: int) -> float:
 
 
 def main() -> None:
-    uris = json.loads(sys.argv[2])["uris"]
+    uris = json.load(sys.stdin)["uris"]
     num_rounds = rounds_of_a_step()
     num_steps = len(uris) // BATCH
     rates: dict[str, list[float]] = {"alone": [], "stream": [], "workers": []}

@@ -21,9 +21,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from ... import config
 from ...errors import ConfigError
-from .http import ProtocolError, Request, Response, encode, header_lines, receive
+from .http import ProtocolError, Request, Response, broken_off, encode, header_lines, plain_answer, receive
 
-__all__ = ["Connection", "Mode", "READ", "Server", "WRITE", "Wait", "connect", "tls_context"]
+__all__ = ["Connection", "Mode", "Opening", "READ", "Server", "WRITE", "Wait", "connect", "tls_context"]
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 SCRATCH_BYTES = 16 * 1024
@@ -79,6 +79,26 @@ class Server:
         return f"{self.scheme}://{self.authority}"
 
 
+@dataclass(slots=True)
+class Opening:
+    """A request that was sent at once, and its answer, as long as nothing unusual comes.
+
+    `place` is that in the pace. `filled` counts the bytes of the answer's body, or of its beginning while there is no
+    `response`. `error` is what ended it.
+    """
+
+    connection: Connection | None
+    request: Request
+    place: list[None]
+    response: Response | None = None
+    filled: int = 0
+    error: Exception | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.response is not None and self.filled == self.response.body.nbytes
+
+
 class Connection:
     """One connection, with the buffer in which its heads arrive."""
 
@@ -110,19 +130,18 @@ class Connection:
 
     def converse(self, request: Request, mode: Mode, stall: float) -> Generator[Wait, None, Response]:
         """Send `request` and receive the answer. Raises OSError, ClosedError, ProtocolError or IncompleteBodyError."""
-        unsent = self._begin_sending(request)
+        unsent = self.begin_sending(request)
         is_sent = not unsent or (yield from self._send(unsent, mode, stall))
         if not mode.is_blocking:
             yield self.sock, READ, stall
-        response = yield from self._receive(request, mode, stall)
+        response = yield from self.receive(request, mode, stall)
         if not is_sent:
             if response.head.status < 300:
                 raise ProtocolError(f"the server answered {response.head.status} before it had all of the request")
             response.reusable = False
-        self.num_served += 1
         return response
 
-    def _begin_sending(self, request: Request) -> list[memoryview]:
+    def begin_sending(self, request: Request) -> list[memoryview]:
         """Send a request without a body at once, if the socket takes it; what is left to send."""
         head = encode(request)
         if request.body:
@@ -151,12 +170,48 @@ class Connection:
                 buffers = _advanced(buffers, count)
         return True
 
-    def _receive(self, request: Request, mode: Mode, stall: float) -> Generator[Wait, None, Response]:
+    def advance(self, opening: Opening) -> bool:
+        """Receive what has come. False when that is no plain answer, or an error, which `opening` then holds."""
+        try:
+            if opening.response is None:
+                opening.filled = self.sock.recv_into(self.scratch)
+                plain = plain_answer(opening.request, self.scratch, opening.filled)
+                if plain is None:
+                    return False
+                opening.response, opening.filled = plain
+            body = opening.response.body
+            while opening.filled < body.nbytes:
+                opening.filled += self._more_of(body, opening.filled)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except Exception as exc:
+            opening.error = exc
+            return False
+        self.num_served += 1
+        return True
+
+    def _more_of(self, body: memoryview, filled: int) -> int:
+        try:
+            count = self.sock.recv_into(body[filled:])
+        except (BlockingIOError, ssl.SSLWantReadError):
+            raise
+        except OSError as exc:
+            raise broken_off(filled, body.nbytes, exc) from exc
+        if not count:
+            raise broken_off(filled, body.nbytes)
+        return count
+
+    def receive(
+        self, request: Request, mode: Mode, stall: float, begun: Opening | None = None
+    ) -> Generator[Wait, None, Response]:
+        """Receive the answer, whose first bytes may be here."""
         exchange = receive(request, self.scratch)
         wait_all = socket.MSG_WAITALL if mode.is_blocking and not self.is_tls else 0
         recv_into = self.sock.recv_into
         try:
             want, is_body = next(exchange)
+            if begun is not None:
+                want, is_body = exchange.send(begun.filled)
             while True:
                 try:
                     count = recv_into(want, 0, wait_all if is_body else 0)
@@ -174,6 +229,7 @@ class Connection:
                     want, is_body = exchange.send(count)
         except StopIteration as stop:
             response: Response = stop.value
+            self.num_served += 1
             return response
 
     def close(self) -> None:

@@ -19,8 +19,10 @@ __all__ = [
     "Request",
     "Response",
     "Want",
+    "broken_off",
     "encode",
     "header_lines",
+    "plain_answer",
     "receive",
 ]
 
@@ -148,39 +150,59 @@ def receive(request: Request, scratch: memoryview) -> Generator[Want, int, Respo
     filled = yield scratch, False
     if not filled:
         raise ClosedError("no answer")
-    data: bytearray = scratch.obj  # type: ignore[assignment]
-    end = data.find(b"\r\n\r\n", 0, filled)
-    head = Head(bytes(scratch[: end + 2])) if end >= 0 else None
-    if head is not None and head.status >= 200:  # the common case: the head came in one piece
-        surplus = scratch[end + 4 : filled]
-    else:
-        head, surplus = yield from _final_head(scratch, bytes(scratch[:filled]))
+    plain = plain_answer(request, scratch, filled)
+    if plain is not None:
+        response, count = plain
+        if count < response.body.nbytes:
+            yield from _body(response.body, count)
+        return response
+    head, surplus = yield from _final_head(scratch, filled)
     if request.method in ("HEAD", "CONNECT") or head.status in (204, 304):
-        return Response(head, memoryview(b""), head.keeps_alive and not surplus.nbytes, request.stamp)
+        return Response(head, memoryview(b""), head.keeps_alive and not surplus, request.stamp)
     if "chunked" in (head.get("transfer-encoding") or "").lower():
-        collected, rest = yield from _chunked_body(scratch, bytes(surplus))
-        return Response(head, _delivered(request, head, collected), head.keeps_alive and not rest, request.stamp)
+        collected, surplus = yield from _chunked_body(scratch, surplus)
+        return Response(head, _delivered(request, head, collected), head.keeps_alive and not surplus, request.stamp)
     length = head.content_length()
     if length is None:
         if request.into is not None and head.status in (200, 206):
             raise ProtocolError("the answer does not tell its length, so that a broken one would look whole")
-        collected = yield from _body_to_the_end(scratch, bytes(surplus))
+        collected = yield from _body_to_the_end(scratch, surplus)
         return Response(head, _delivered(request, head, collected), False, request.stamp)
     body = _destination(request, head, length)
-    count = min(surplus.nbytes, length)
+    count = min(len(surplus), length)
     body[:count] = surplus[:count]
-    if count < length:
-        yield from _body(body, count)
-    return Response(head, body, head.keeps_alive and surplus.nbytes <= length, request.stamp)
+    yield from _body(body, count)
+    return Response(head, body, head.keeps_alive and len(surplus) <= length, request.stamp)
 
 
-def _final_head(scratch: memoryview, surplus: bytes) -> Generator[Want, int, tuple[Head, memoryview]]:
+def plain_answer(request: Request, scratch: memoryview, filled: int) -> tuple[Response, int] | None:
+    """A good answer whose head came in one piece and tells the length of its body, and how much of the body is here.
+
+    None for all else. `scratch` holds the first `filled` bytes of the answer.
+    """
+    data: bytearray = scratch.obj  # type: ignore[assignment]
+    end = data.find(b"\r\n\r\n", 0, filled)
+    if end < 0 or request.into is None:
+        return None
+    head = Head(bytes(scratch[: end + 2]))
+    length = None if head.get("transfer-encoding") else head.content_length()
+    if length is None or head.status not in (200, 206):
+        return None
+    body = request.into(head, length)
+    start, surplus = end + 4, filled - end - 4
+    count = min(surplus, length)
+    body[:count] = scratch[start : start + count]
+    return Response(head, body, head.keeps_alive and surplus <= length, request.stamp), count
+
+
+def _final_head(scratch: memoryview, filled: int) -> Generator[Want, int, tuple[Head, bytes]]:
     """The head of the answer proper, after interim ones such as 100 Continue, and the bytes that came with it."""
+    surplus = bytes(scratch[:filled])
     for _ in range(MAX_INTERIM_ANSWERS):
         raw, surplus = yield from _head(scratch, surplus)
         head = Head(raw)
         if head.status >= 200:
-            return head, memoryview(surplus)
+            return head, surplus
     raise ProtocolError(f"the server sent {MAX_INTERIM_ANSWERS} interim answers and no final one")
 
 
@@ -213,10 +235,16 @@ def _body(body: memoryview, filled: int) -> Generator[Want, int, None]:
         try:
             count = yield body[filled:], True
         except OSError as exc:
-            raise IncompleteBodyError(f"the body broke off after {filled} of {length} bytes: {exc}", filled) from exc
+            raise broken_off(filled, length, exc) from exc
         if not count:
-            raise IncompleteBodyError(f"the body ended after {filled} of {length} bytes", filled)
+            raise broken_off(filled, length)
         filled += count
+
+
+def broken_off(filled: int, length: int, cause: OSError | None = None) -> IncompleteBodyError:
+    """The error for a body of which only `filled` of `length` bytes came."""
+    reason = f": {cause}" if cause else ", where the connection ended"
+    return IncompleteBodyError(f"the body broke off after {filled} of {length} bytes{reason}", filled)
 
 
 def _body_to_the_end(scratch: memoryview, surplus: bytes) -> Generator[Want, int, bytearray]:

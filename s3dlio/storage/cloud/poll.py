@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from .connection import Connection, Wait
+from .connection import READ, Connection, Opening, Wait
 from .wire import Call, Wire
 
 __all__ = ["perform_many"]
@@ -41,14 +41,15 @@ def perform_many(wire: Wire, calls: Iterable[Call[T]], *, window: int) -> Iterat
 
 
 class _Flight(Generic[T]):
-    """One operation on its way."""
+    """One operation on its way: as an opening while all goes well, else as a coroutine."""
 
-    __slots__ = ("call", "deadline", "operation")
+    __slots__ = ("call", "deadline", "opening", "operation")
 
-    def __init__(self, call: Call[T], operation: Generator[Wait, None, T]) -> None:
+    def __init__(self, call: Call[T]) -> None:
         self.call = call
-        self.operation = operation
         self.deadline = 0.0
+        self.opening: Opening | None = None
+        self.operation: Generator[Wait, None, T] | None = None
 
 
 class _Driver(Generic[T]):
@@ -63,6 +64,7 @@ class _Driver(Generic[T]):
         self._wire = wire
         self._calls = calls
         self._room = window  # how many more may begin
+        self._burst = max(1, window // 4)  # sent in a row, they wake the server once
         self._selector = selectors.DefaultSelector()
         self._events: dict[int, int] = {}  # what each descriptor is registered for
         self._waiting: dict[int, _Flight[T]] = {}  # by descriptor
@@ -90,7 +92,8 @@ class _Driver(Generic[T]):
 
     def outcomes(self) -> Iterator[tuple[Call[T], T | BaseException]]:
         while True:
-            self._begin_more()
+            if self._room >= self._burst or not self._ended:
+                self._begin_more()
             if self._ended:
                 outcome = self._ended.popleft()
                 left, self.is_parked = time.monotonic(), True
@@ -111,10 +114,83 @@ class _Driver(Generic[T]):
             if call is None:
                 return
             self._room -= 1
-            self._step(_Flight(call, self._wire.operation(call, self)), None)
+            flight = _Flight(call)
+            if not self._open(flight):
+                self._step(flight, None)
+
+    def _open(self, flight: _Flight[T]) -> bool:
+        """Send the request of a call at once, if nothing is in the way: most calls need nothing else."""
+        wire, call = self._wire, flight.call
+        if wire.pace.max_bytes_per_second or not call.is_at(wire):
+            return False
+        try:
+            opening = Opening(None, call.request(), [])
+        except Exception:  # the operation meets it again, and knows what it means
+            return False
+        try:
+            if not wire.pace.enter(opening.place):
+                return False
+            self.num_running += 1
+            connection = opening.connection = self.take()
+            if connection is not None:
+                connection.prepare(False, wire.policy.stall_timeout)
+                if not connection.begin_sending(opening.request):
+                    flight.opening = opening
+                    self._wait(flight, (connection.sock, READ, wire.policy.stall_timeout))
+                    return True
+        except BaseException:
+            self._drop(opening)
+            raise
+        self._drop(opening)
+        return False
+
+    def _drop(self, opening: Opening) -> None:
+        if opening.connection is not None:
+            self.forget(opening.connection.sock)
+            opening.connection.close()
+        if opening.place:
+            opening.place.clear()
+            self._wire.pace.leave()
+            self.num_running -= 1
+
+    def _advance(self, flight: _Flight[T], opening: Opening) -> None:
+        """Receive what has come for an opening."""
+        connection = opening.connection
+        assert connection is not None
+        try:
+            if not connection.advance(opening):
+                self._step(flight, None)
+            elif opening.is_whole:
+                self._end(flight, opening, connection)
+            else:
+                self._wait(flight, (connection.sock, READ, self._wire.policy.stall_timeout))
+        except BaseException:
+            if flight.operation is None:
+                self._drop(opening)
+            raise
+
+    def _end(self, flight: _Flight[T], opening: Opening, connection: Connection) -> None:
+        response = opening.response
+        assert response is not None
+        if response.reusable:
+            self.give(connection)
+            opening.connection = None
+        self._drop(opening)
+        try:
+            result = flight.call.answer(response)
+        except Exception as exc:
+            opening.connection, opening.error = None, exc
+            self._step(flight, None)
+            return
+        if self._wire.pace.is_slowed:
+            self._wire.pace.succeeded()
+        self._ended.append((flight.call, result))
 
     def _step(self, flight: _Flight[T], error: BaseException | None) -> None:
-        """Let a flight go on, up to what it waits for next."""
+        """Let a flight go on as a coroutine, up to what it waits for next."""
+        if flight.operation is None:
+            flight.operation = self._wire.operation(flight.call, self, flight.opening)
+            flight.opening = None
         try:
             wait = next(flight.operation) if error is None else flight.operation.throw(error)
         except StopIteration as stop:
@@ -146,10 +222,12 @@ class _Driver(Generic[T]):
         timeout = LONGEST_POLL if not self._sleeping else min(LONGEST_POLL, max(0.0, self._sleeping[0][0] - now))
         for key, _ in self._selector.select(timeout):
             flight = self._waiting.pop(key.fd, None)
-            if flight is not None:
-                self._step(flight, None)
-            else:
+            if flight is None:
                 self._drop_idle(key.fd)
+            elif flight.opening is not None:
+                self._advance(flight, flight.opening)
+            else:
+                self._step(flight, None)
         now = self.now()
         while self._sleeping and self._sleeping[0][0] <= now:
             self._step(heapq.heappop(self._sleeping)[2], None)
@@ -168,8 +246,14 @@ class _Driver(Generic[T]):
         late = [descriptor for descriptor, flight in self._waiting.items() if flight.deadline <= now]
         for descriptor in late:
             flight = self._waiting.pop(descriptor, None)
-            if flight is not None:
-                self._step(flight, TimeoutError("no byte for too long"))
+            if flight is None:
+                continue
+            error = TimeoutError("no byte for too long")
+            if flight.opening is not None:
+                flight.opening.error = error
+                self._step(flight, None)
+            else:
+                self._step(flight, error)
 
     def close(self) -> None:
         """Drop what still runs; give connections that are at rest back to the process."""
@@ -181,7 +265,10 @@ class _Driver(Generic[T]):
         self._waiting.clear()
         self._sleeping.clear()
         for flight in flights:
-            flight.operation.close()
+            if flight.opening is not None:
+                self._drop(flight.opening)
+            elif flight.operation is not None:
+                flight.operation.close()
         self._selector.close()
         for connection in self._idle.values():
             self._wire.give(connection)

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 from ... import config
 from ...errors import NotFoundError, S3dlioError
 from ...runtime import after_fork
-from .connection import READ, Connection, Mode, Server, Wait, connect, tls_context
+from .connection import READ, Connection, Mode, Opening, Server, Wait, connect, tls_context
 from .http import ClosedError, IncompleteBodyError, ProtocolError, Request, Response
 from .retry import Attempts, Failure, Pace, Policy, Question, Verdict
 
@@ -119,14 +119,18 @@ class Wire:
         self._all.clear()
         self._idle.clear()
 
-    def operation(self, call: Call[T], mode: Mode) -> Generator[Wait, None, T]:
-        """The whole of one verb: attempts, the pauses between them, and the questions that an answer raises."""
+    def operation(self, call: Call[T], mode: Mode, opening: Opening | None = None) -> Generator[Wait, None, T]:
+        """The whole of one verb: attempts, the pauses between them, and the questions that an answer raises.
+
+        The first attempt may have begun, as `opening`.
+        """
         attempts = Attempts(self.policy, call)
         while True:
             paused = mode.paused
             try:
                 try:
-                    result = call.answer((yield from self._attempt(call, attempts, mode)))
+                    begun, opening = opening, None
+                    result = call.answer((yield from self._attempt(call, attempts, mode, begun)))
                 except Question as question:
                     result = question.judge((yield from self._told(question, mode)))
                 if self.pace.is_slowed:
@@ -147,24 +151,30 @@ class Wire:
         except NotFoundError:
             return None
 
-    def _attempt(self, call: Call[T], attempts: Attempts, mode: Mode) -> Generator[Wait, None, Response]:
+    def _attempt(
+        self, call: Call[T], attempts: Attempts, mode: Mode, begun: Opening | None
+    ) -> Generator[Wait, None, Response]:
         """One exchange, in one of the places of the pace. It never asks for a second place while it has one."""
-        connection: Connection | None = None
+        # The place is filled in by the pace itself, so that no interrupt comes between the taking and the knowing.
+        connection, place = (None, []) if begun is None else (begun.connection, begun.place)
         is_reusable = False
-        place: list[None] = []  # filled by the pace itself, so that no interrupt comes between the taking and the knowing
         try:
-            while not self.pace.enter(place):
-                yield BUSY_PAUSE
-            mode.num_running += 1
+            if not place:
+                while not self.pace.enter(place):
+                    yield BUSY_PAUSE
+                mode.num_running += 1
             attempts.begin(mode.now())
-            if not call.is_at(self):
-                raise MovedError(f"{call.uri} is elsewhere now")
-            request = call.request()  # before a connection is taken: the call may have another question first
-            connection = mode.take() or (yield from self._connected(mode))
-            connection.prepare(mode.is_blocking, self.policy.stall_timeout)
-            response = yield from connection.converse(request, mode, self.policy.stall_timeout)
+            if begun is None:
+                if not call.is_at(self):
+                    raise MovedError(f"{call.uri} is elsewhere now")
+                request = call.request()  # before a connection is taken: the call may have another question first
+                connection = mode.take() or (yield from self._connected(mode))
+                connection.prepare(mode.is_blocking, self.policy.stall_timeout)
+                response = yield from connection.converse(request, mode, self.policy.stall_timeout)
+            else:
+                response = yield from self._resumed(begun, mode)
             is_reusable = response.reusable
-            if self.pace.max_bytes_per_second:
+            if begun is None and self.pace.max_bytes_per_second:
                 yield self.pace.debt(sum(part.nbytes for part in request.body) + response.body.nbytes)
             return response
         except (OSError, S3dlioError, ClosedError, ProtocolError, IncompleteBodyError) as exc:
@@ -179,6 +189,12 @@ class Wire:
             if place:
                 self.pace.leave()
                 mode.num_running -= 1
+
+    def _resumed(self, begun: Opening, mode: Mode) -> Generator[Wait, None, Response]:
+        if begun.error is not None:
+            raise begun.error
+        assert begun.connection is not None
+        return (yield from begun.connection.receive(begun.request, mode, self.policy.stall_timeout, begun))
 
     def _connected(self, mode: Mode) -> Generator[Wait, None, Connection]:
         try:
