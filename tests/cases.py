@@ -307,6 +307,7 @@ CASES = (
         "fork while threads are inside get",
         "tests/test_torch_dataset.py::test_fork_from_a_thread_while_other_threads_are_inside_get",
     ),
+    Case("O26", "DataPipes", "tests/test_datapipes.py::test_a_spawned_worker_gets_the_pipe"),
     Case(
         "O27",
         "each exception class: type(e)('msg'), pickle",
@@ -380,8 +381,9 @@ CASES = (
         "get, get_many, list on s3://: SIGINT",
         "tests/test_s3_recovery.py::test_control_c_ends_a_call_that_waits_and_then_the_process",
     ),
-    Case("O29", "PyDataset.from_uris, DataLoader: memory", LATER),
-    Case("O29", "create_async_loader, parquet", "tests/test_parquet_process.py::test_memory_is_a_window_of_row_groups"),
+    Case("O28", "DataPipes", "tests/test_datapipes.py::test_leaving_early_leaves_nothing_behind"),
+    Case("O28", "nodes", "tests/test_nodes.py::test_leaving_early_leaves_nothing_behind"),
+    Case("O28", "StatefulDataLoader", "tests/test_torch_stateful.py::test_leaving_early_leaves_nothing_behind"),
     Case(
         "O29",
         "PyDataset.from_uris in forked workers",
@@ -393,6 +395,8 @@ CASES = (
         _STREAM + "TestWindow::test_memory_threads_and_descriptors_stay_level_over_20_epochs",
     ),
     Case("O29", "PyBytesAsyncDataLoader: one window", _STREAM + "TestWindow::test_memory_is_that_of_the_window"),
+    Case("O29", "PyDataset.from_uris, DataLoader: memory", LATER),
+    Case("O29", "create_async_loader, parquet", "tests/test_parquet_process.py::test_memory_is_a_window_of_row_groups"),
     Case("O29", "KeyList in forked workers", "tests/test_keys.py::test_forked_workers_share_a_million_names"),
     Case(
         "O29",
@@ -416,6 +420,7 @@ CASES = (
         "tests/test_torch_distributed.py::test_a_job_reads_each_object_once_per_epoch_though_it_is_killed_and_resumed",
     ),
     Case("O30", "PyBytesAsyncDataLoader: shards", _STREAM + "TestOptions::test_batches_shards_and_shuffling"),
+    Case("O30", "DataPipes", "tests/test_datapipes.py::test_every_item_comes_once_whatever_the_workers"),
     Case(
         "O31",
         "on_error: bad samples",
@@ -434,6 +439,9 @@ CASES = (
         "ParquetDataset, s3dlio.torch.loader",
         "tests/test_torch_parquet.py::test_a_loader_resumes_exactly_with_other_workers_and_ranks",
     ),
+    Case("O31", "StatefulDataLoader", "tests/test_torch_stateful.py::test_a_state_goes_on_exactly"),
+    Case("O31", "DataPipes", "tests/test_datapipes.py::test_a_pipe_dataset_resumes_exactly_and_again"),
+    Case("O31", "nodes", "tests/test_nodes.py::test_epochs_differ_and_a_state_goes_on_exactly"),
     Case("O32", "ParquetDataset", "tests/test_torch_parquet.py::test_what_is_decoded_is_not_copied_again"),
     Case("O32", "torch.frombuffer", "tests/test_torch_collate.py::test_a_view_is_a_tensors_memory_without_a_warning"),
     Case("O32", "writing in place", "tests/test_torch_collate.py::test_writing_to_a_tensor_changes_no_other_view"),
@@ -490,7 +498,6 @@ CASES = (
     Case("O35", "SIGKILL while saving", "tests/test_checkpoint_crash.py::test_kill_at_random_moments"),
     Case("O35", "delete_checkpoint: stopped in the middle", _DELETED_BY_HALF),
     Case("O36", "create_async_loader: parquet shapes", LATER),
-    Case("O37", "create_async_loader: parquet index cache", LATER),
     Case(
         "O36",
         "create_async_loader: files without row groups, _SUCCESS, .crc",

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader, default_collate
+from torch.utils.data._utils.pin_memory import pin_memory
 
 import s3dlio
 from s3dlio import BytesView, ObjectStoreIterableDataset, ObjectStoreMapDataset
@@ -203,3 +204,46 @@ def test_arrays_made_of_a_view_arrive_as_they_are(tmp_path: Path, num_workers: i
     (batch,) = DataLoader(dataset, batch_size=2, num_workers=num_workers, multiprocessing_context=context)
     assert np.array_equal(np.asarray(batch[0]), np.asarray(make(data)))
     assert np.array_equal(pickle.loads(pickle.dumps(make(s3dlio.get(f"file://{tmp_path}/k")))), make(data))
+
+
+def test_tensors_of_a_batch_share_its_memory(prefix: str) -> None:
+    for loader in (
+        DataLoader(ObjectStoreMapDataset(prefix), batch_size=25),
+        worker_batches(ObjectStoreMapDataset(prefix), 25),
+    ):
+        (batch,) = loader
+        tensors = batch.tensors()
+        assert [tensor.numpy().tobytes() for tensor in tensors] == [bytes(view) for view in batch]
+        tensors[0].fill_(7)
+        assert bytes(batch[0]) == bytes([7]) * SIZES[0]
+
+
+def test_a_pinned_batch_is_one_pinned_piece_and_its_views_stay_views(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine without an accelerator, with ordinary memory in the place of pinned memory."""
+    batches = list(DataLoader(ObjectStoreMapDataset(prefix), batch_size=25))
+    (batch,) = batches
+    pin: Any = pin_memory
+    assert pin(batches)[0] is batch or torch.accelerator.is_available()
+
+    pieces: list[torch.Tensor] = []
+
+    def piece(length: int) -> torch.Tensor:
+        pieces.append(torch.empty(length, dtype=torch.uint8))
+        return pieces[-1]
+
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+    monkeypatch.setattr("s3dlio.torch.collate._pinned_memory", piece)
+    pinned = pin({"data": batch, "name": ["x"]})["data"]
+    assert [(bytes(view), view.uri) for view in pinned] == [(bytes(view), view.uri) for view in batch]
+    tensors = pinned.tensors()
+    assert [tensor.numpy().tobytes() for tensor in tensors] == [bytes(view) for view in batch]
+    (whole,) = pieces
+    assert {tensor.untyped_storage().data_ptr() for tensor in tensors} == {whole.untyped_storage().data_ptr()}
+    assert all(tensor.data_ptr() % 64 == whole.data_ptr() % 64 for tensor in tensors if len(tensor))
+    assert [bytes(view) for view in pickle.loads(pickle.dumps(pinned))] == [bytes(view) for view in batch]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned memory needs CUDA")
+def test_a_data_loader_pins_batches_of_views(prefix: str) -> None:
+    for batch in DataLoader(ObjectStoreMapDataset(prefix), batch_size=8, num_workers=1, pin_memory=True):
+        assert all(tensor.is_pinned() for tensor in batch.tensors() if len(tensor))

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Deal", "Order", "Tail"]
+__all__ = ["Deal", "Order", "Tail", "seed_of_epoch"]
 
 Indices: TypeAlias = NDArray[np.int64]
 Tail: TypeAlias = Literal["exact", "pad", "drop"]
@@ -43,8 +43,13 @@ def _mixed_block(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return values ^ (values >> np.uint64(32))
 
 
+def seed_of_epoch(seed: int, epoch: int) -> int:
+    """64 bits that depend on both numbers, for the generators of others."""
+    return _mixed(_mixed((seed & _MASK) ^ 0x9E3779B97F4A7C15) ^ _mixed((seed >> 64 & _MASK) + (epoch << 1) + 1 & _MASK))
+
+
 def _round_keys(seed: int, epoch: int) -> list[int]:
-    state = _mixed(_mixed((seed & _MASK) ^ 0x9E3779B97F4A7C15) ^ _mixed((seed >> 64 & _MASK) + (epoch << 1) + 1 & _MASK))
+    state = seed_of_epoch(seed, epoch)
     keys = []
     for number in range(1, ROUNDS + 1):
         state = _mixed((state + number * 0x9E3779B97F4A7C15) & _MASK)

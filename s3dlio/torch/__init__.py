@@ -1,6 +1,6 @@
 """PyTorch: datasets, sampler, resumable loader, and checkpoints: by `torch.save`, distributed (`dcp`), as safetensors.
 
-The modules `dcp`, `lightning` and `safetensors` are loaded when they are first used.
+The modules `datapipes`, `dcp`, `lightning`, `nodes` and `safetensors` are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ except ImportError as exc:
 from .dataset import ObjectStoreIterableDataset, ObjectStoreMapDataset
 from .loader import Loader, loader
 from .parquet import ParquetDataset, split_rows, to_tensors
+from .pipe_dataset import PipeDataset
 from .sampler import ResumableSampler
+from .stateful import position_from
 
 if TYPE_CHECKING:
-    from . import dcp, lightning, safetensors
+    from . import datapipes, dcp, lightning, nodes, safetensors
     from .dcp_reader import StorageReader
     from .dcp_safetensors import SafetensorsReader, SafetensorsWriter
     from .dcp_writer import StorageWriter
@@ -30,14 +32,18 @@ __all__ = [
     "ObjectStoreIterableDataset",
     "ObjectStoreMapDataset",
     "ParquetDataset",
+    "PipeDataset",
     "ResumableSampler",
     "SafetensorsReader",
     "SafetensorsWriter",
     "StorageReader",
     "StorageWriter",
+    "datapipes",
     "dcp",
     "lightning",
     "loader",
+    "nodes",
+    "position_from",
     "safetensors",
     "split_rows",
     "to_tensors",
@@ -50,7 +56,7 @@ _LATE = {
     "StorageReader": "dcp_reader",
     "StorageWriter": "dcp_writer",
 }
-_ROOMS = ("dcp", "lightning", "safetensors")
+_ROOMS = ("datapipes", "dcp", "lightning", "nodes", "safetensors")
 
 
 def __getattr__(name: str) -> Any:

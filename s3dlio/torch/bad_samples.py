@@ -61,9 +61,13 @@ def filled(
     transformed: Callable[[BytesView], Any],
     filler: Filler,
     batch_size: int | None,
+    taken: int = 0,
 ) -> Iterator[Any]:
-    """A sample for each arrival: where one is bad, a good one of its batch (None: of the whole stream) is repeated."""
-    for number, (arrival, outcome) in enumerate(arrivals, 1):
+    """A sample for each arrival: where one is bad, a good one of its batch (None: of the whole stream) is repeated.
+
+    `taken` samples came before the first arrival, so that it may stand within a batch.
+    """
+    for number, (arrival, outcome) in enumerate(arrivals, taken + 1):
         yield from filler.add(arrival.uri, _attempted(outcome, transformed))
         if batch_size is not None and number % batch_size == 0:
             filler.end_batch()

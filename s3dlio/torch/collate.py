@@ -24,7 +24,36 @@ SMALL_BATCH_BYTES = 64 * 1024
 
 
 class ViewBatch(list[BytesView]):
-    """A batch of views: a list, whose transport between processes is one piece."""
+    """A batch of views: a list, whose transport between processes is one piece, and which a DataLoader can pin."""
+
+    _pinned: list[torch.Tensor] | None = None
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The views as uint8 tensors, without a copy; in pinned memory when the DataLoader has `pin_memory=True`.
+
+        Copy these to a device with `non_blocking=True`: PyTorch knows when the copy of such a tensor is over, and does not
+        use its memory again before. (Of a tensor that is made of pinned memory by way of numpy it would not know.)
+        """
+        return [torch.from_numpy(np.asarray(view)) for view in self] if self._pinned is None else list(self._pinned)
+
+    def pin_memory(self) -> ViewBatch:
+        """Copy the views into one piece of pinned memory, for `tensors()`; a DataLoader calls this.
+
+        The views themselves stay where they are. Without an accelerator this is the batch itself.
+        """
+        if not torch.accelerator.is_available():
+            return self
+        offsets, length = _layout([view.size for view in self])
+        memory = _pinned_memory(length)
+        batch = ViewBatch(self)
+        batch._pinned = [memory[offset : offset + view.size] for view, offset in zip(self, offsets, strict=True)]
+        for tensor, view in zip(batch._pinned, self, strict=True):
+            tensor.copy_(torch.from_numpy(np.asarray(view)))
+        return batch
+
+
+def _pinned_memory(length: int) -> torch.Tensor:
+    return torch.empty(length, dtype=torch.uint8, pin_memory=True)
 
 
 def _collate_views(batch: Sequence[BytesView], **_: Any) -> Any:

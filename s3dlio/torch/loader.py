@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..data.state import checked_state, state_of
-from .dataset import ObjectStoreIterableDataset
+from .resumable import DealtStream
 from .sampler import ResumableSampler
 
 __all__ = ["Loader", "loader"]
@@ -44,8 +44,10 @@ def loader(
     if "sampler" in options or "batch_sampler" in options:
         raise ValueError("loader() makes the sampler, whose place it knows: leave sampler and batch_sampler out")
     if isinstance(dataset, IterableDataset):
-        if not isinstance(dataset, ObjectStoreIterableDataset):
-            raise TypeError(f"loader() takes map-style datasets and ObjectStoreIterableDataset, not {type(dataset)}")
+        if not isinstance(dataset, DealtStream):
+            raise TypeError(
+                f"loader() takes map-style datasets and streams such as ObjectStoreIterableDataset, not {type(dataset)}"
+            )
         if (shuffle, seed, drop_last, pad, rank, world_size) != (False, 0, False, False, None, None):
             raise ValueError("an ObjectStoreIterableDataset brings its own shuffle, seed, drop_last, pad and ranks")
         if dataset.batch_size != batch_size:
@@ -68,7 +70,7 @@ def loader(
 class Loader:
     """An iterable of batches that counts what it delivered. Made by `loader`."""
 
-    def __init__(self, source: ResumableSampler | ObjectStoreIterableDataset, batches: DataLoader[Any]) -> None:
+    def __init__(self, source: ResumableSampler | DealtStream, batches: DataLoader[Any]) -> None:
         self._source = source
         self._batches = batches
         self._epoch = 0

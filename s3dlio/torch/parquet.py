@@ -10,16 +10,14 @@ import torch
 
 from .. import config
 from ..data import parquet_read as reading
-from ..data.keys import KeyList
-from ..data.order import Order
 from ..data.parquet import FINISHERS, ParquetOptions
 from ..data.parquet_arrays import to_numpy
-from .dataset import ObjectStoreIterableDataset, Progress, tail_of
+from .resumable import DealtStream, tail_of
 
 __all__ = ["ParquetDataset", "split_rows", "to_tensors"]
 
 
-class ParquetDataset(ObjectStoreIterableDataset):
+class ParquetDataset(DealtStream):
     """Row groups as a stream of batches: each is a dict of tensors by column name, shared with Arrow's memory.
 
     Ranks, workers, order, tail and state are those of ObjectStoreIterableDataset, with a row group for a sample; use
@@ -53,36 +51,27 @@ class ParquetDataset(ObjectStoreIterableDataset):
         self._groups = reading.RowGroups(
             uri, columns=options.columns, footer_cap=options.footer_cap, filters=options.filters
         )
-        self._keep(
-            KeyList(index.uri for index in self._groups.files),
-            None,
+        self._prefetch = prefetch
+        self._transform = transform
+        self._deal_out(
+            len(self._groups),
             shuffle=shuffle,
             seed=seed,
             batch_size=None,
             tail=tail_of(drop_last=drop_last, pad=pad),
             rank=rank,
             world_size=world_size,
-            prefetch=prefetch,
-            on_error="raise",
         )
-        self._transform_batch = transform
-
-    @property
-    def num_samples(self) -> int:
-        """Row groups of all ranks."""
-        return len(self._groups)
 
     def __len__(self) -> int:
         """Row groups of this rank per epoch."""
         return self.deal().length
 
-    def _samples(self, order: Order, progress: Progress) -> Iterator[Any]:
-        numbers = (number for block in progress.deal.blocks() for number in order.samples(block).tolist())
-        store, cuts = self._groups.store(), map(self._groups.cut, numbers)
+    def _read(self, samples: Iterator[int], _: int) -> Iterator[Any]:
+        store, cuts = self._groups.store(), map(self._groups.cut, samples)
         for item in reading.stream(store, cuts, FINISHERS["batch"], prefetch=self._prefetch, options=config.snapshot()):
-            progress.num_samples += 1
             batch = to_tensors(item.data)
-            yield batch if self._transform_batch is None else self._transform_batch(batch)
+            yield batch if self._transform is None else self._transform(batch)
             del item, batch
 
 

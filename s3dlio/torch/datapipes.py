@@ -1,0 +1,274 @@
+"""DataPipes of `torch.utils.data`: list objects, read them whole, and read the records inside them.
+
+Each pipe over a prefix or a list of URIs shares the names between ranks and DataLoader workers *before* it reads anything,
+by PyTorch's own protocol (`apply_sharding`, `set_shuffle`, `set_seed`), so that no `sharding_filter` is needed and
+`DataLoader(pipe, shuffle=True)` shuffles names. A pipe over another pipe leaves that to it, if anything in it does.
+
+A pipe knows where it is (`state_dict`) and goes on there (`load_state_dict`) in its next iteration, which has to have the
+same seed and sharing; `s3dlio.torch.PipeDataset` keeps all of that for a StatefulDataLoader.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch.utils.data import IterDataPipe, MapDataPipe
+
+from .. import bulk, config
+from ..data.keys import KeyList
+from ..data.parquet import FINISHERS, Decode, ParquetOptions
+from ..data.parquet_read import RowGroups, stream
+from ..data.shards import ShardReader
+from ..data.tar import TarMember, TarReader, TarSampleReader
+from ..data.tfrecord import TFRecordReader
+from ..view import BytesView
+from .dataset import ObjectStoreMapDataset
+from .ranks import current_worker
+from .shared_pipe import CountedPipe, SharedPipe, SourcePipe, functional
+
+__all__ = [
+    "ListObjects",
+    "MapObjects",
+    "ReadObjects",
+    "ReadParquet",
+    "ReadTFRecord",
+    "ReadTar",
+    "ReadTarSamples",
+    "Source",
+]
+
+Source = str | Iterable[str] | IterDataPipe[Any]
+"""A prefix to list, URIs to take as they are, or a pipe of URIs."""
+
+
+class _Held:
+    """Keeps what PyTorch would pickle again and again when it looks for the pipes of a graph: any collection."""
+
+    def __init__(self, keys: KeyList) -> None:
+        self.keys = keys
+
+
+@functional("s3dlio_list")
+class ListObjects(SourcePipe):
+    """The URIs of all objects under a prefix, or under each of several, sorted by their UTF-8 bytes; markers are left out.
+
+    A prefix, or a list of them, is listed once, when the pipe is made; an empty one is a NotFoundError. Over a pipe of
+    prefixes each iteration lists anew. Every instance (rank or worker) gets its part. `shuffle` gives an order that is a
+    function of `seed`, or of the seed that a DataLoader draws for each epoch.
+    """
+
+    def __init__(self, source: Source, pattern: str | None = None, *, shuffle: bool = False, seed: int = 0) -> None:
+        super().__init__()
+        self.pattern = pattern
+        self._shuffle, self._seed = shuffle, seed
+        self.source_datapipe = source if isinstance(source, IterDataPipe) else None
+        self._held: _Held | None = None
+        if not isinstance(source, IterDataPipe):
+            self._held = _Held(source if isinstance(source, KeyList) else _listed(source, pattern))
+
+    @classmethod
+    def from_uris(cls, uris: Iterable[str], *, shuffle: bool = False, seed: int = 0) -> ListObjects:
+        """These URIs in this order, without listing anything."""
+        return cls(KeyList(uris), shuffle=shuffle, seed=seed)
+
+    def __iter__(self) -> Iterator[str]:
+        held = self._held or _Held(_listed(self.source_datapipe, self.pattern))
+        for number in self._numbers(len(held.keys)):
+            self._taken += 1
+            yield held.keys[number]
+
+
+class _Reader(SharedPipe):
+    """What the readers share: their URIs come from `source_datapipe`, and nothing is read but for this instance."""
+
+    def _read_from(self, source: Source) -> None:
+        if isinstance(source, str):
+            source = ListObjects(source)
+        self.source_datapipe = source if isinstance(source, IterDataPipe) else ListObjects.from_uris(source)
+
+    def _uris(self) -> Iterator[str]:
+        num_instances, instance = self._share()
+        uris: Iterator[str] = iter(self.source_datapipe or ())
+        return itertools.islice(uris, instance, None, num_instances)
+
+
+@functional("s3dlio_read")
+class ReadObjects(_Reader, CountedPipe):
+    """Whole objects as BytesViews (with their `.uri`), in the order of the source, read ahead.
+
+    `prefetch` of them at most are in flight, or here and not yet taken. A failed one raises at its turn, naming its URI.
+
+    >>> pipe = ReadObjects("s3://bucket/train/").map(decode)
+    >>> loader = DataLoader(pipe, batch_size=32, num_workers=4, shuffle=True)
+    """
+
+    def __init__(self, source: Source, *, prefetch: int = 32) -> None:
+        super().__init__()
+        if prefetch < 1:
+            raise ValueError(f"prefetch={prefetch}: at least one object must be in flight")
+        self.prefetch = prefetch
+        self._read_from(source)
+
+    def __iter__(self) -> Iterator[BytesView]:
+        current_worker()
+        uris = itertools.islice(self._uris(), self._first(), None)
+        for view in bulk.stream(uris, window=self.prefetch):
+            self._taken += 1
+            yield view
+
+
+class _ShardPipe(_Reader):
+    """Items of container files; a reader of `data/` does the work, and its byte offset is the place."""
+
+    _reader: ShardReader[Any] | None = None
+    _resume_at: dict[str, int] | None = None
+
+    def _make(self, uris: list[str]) -> ShardReader[Any]:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        current_worker()
+        state, self._resume_at = self._resume_at, None
+        self._reader = reader = self._make(list(self._uris()))
+        if state is not None:
+            reader.load_state_dict(state)
+        yield from reader
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the running iteration is: file and byte."""
+        if self._resume_at is not None:
+            return dict(self._resume_at)
+        return {} if self._reader is None else self._reader.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the next iteration go on there, without reading what comes before; of an empty state, from the beginning."""
+        self._resume_at = dict(state) or None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "_reader": None}
+        return state if IterDataPipe.getstate_hook is None else IterDataPipe.getstate_hook(state)
+
+
+@functional("s3dlio_tfrecord")
+class ReadTFRecord(_ShardPipe):
+    """The records of TFRecord files as BytesViews, each file's in order, their checksums checked unless `verify` is false.
+
+    Files, not records, are shuffled and shared: have at least as many as ranks times workers.
+    """
+
+    def __init__(self, source: Source, *, verify: bool = True) -> None:
+        super().__init__()
+        self.verify = verify
+        self._read_from(source)
+
+    def _make(self, uris: list[str]) -> TFRecordReader:
+        return TFRecordReader(uris, verify=self.verify)
+
+
+@functional("s3dlio_tar")
+class ReadTar(_ShardPipe):
+    """The files of tar archives as (name, data) pairs, each archive's in order. Archives are shuffled and shared."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self._read_from(source)
+
+    def _make(self, uris: list[str]) -> ShardReader[TarMember]:
+        return TarReader(uris)
+
+
+@functional("s3dlio_tar_samples")
+class ReadTarSamples(_ShardPipe):
+    """The samples of WebDataset shards as dicts, each shard's in order. Shards are shuffled and shared."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self._read_from(source)
+
+    def _make(self, uris: list[str]) -> ShardReader[Any]:
+        return TarSampleReader(uris)
+
+
+@functional("s3dlio_parquet")
+class ReadParquet(SourcePipe):
+    """Row groups of the Parquet files under a prefix, one item each; they are shuffled and shared, not the files.
+
+    Items and `columns`, `filters` and `decode` are those of `create_async_loader`, but that `decode` is "batch" unless told.
+    Over a pipe of URIs the row groups of each file come in order, and that pipe shuffles and shares the files.
+    """
+
+    def __init__(
+        self,
+        source: str | IterDataPipe[Any],
+        *,
+        columns: Any = None,
+        filters: Any = None,
+        decode: Decode = "batch",
+        prefetch: int = 8,
+    ) -> None:
+        super().__init__()
+        self._options = ParquetOptions(columns=columns, filters=filters, decode=decode, prefetch=prefetch)
+        self.source_datapipe = source if isinstance(source, IterDataPipe) else None
+        self._groups = None if isinstance(source, IterDataPipe) else self._groups_of(source)
+
+    def _groups_of(self, uri: str) -> RowGroups:
+        options = self._options
+        return RowGroups(uri, columns=options.columns, footer_cap=options.footer_cap, filters=options.filters)
+
+    def __iter__(self) -> Iterator[Any]:
+        current_worker()
+        if self._groups is not None:
+            items = self._read(self._groups, self._numbers(len(self._groups)))
+        else:
+            items = itertools.islice(self._items_of_files(), self._first(), None)
+        for item in items:
+            self._taken += 1
+            yield item
+            del item
+
+    def _items_of_files(self) -> Iterator[Any]:
+        num_instances, instance = self._share()
+        for uri in itertools.islice(iter(self.source_datapipe or ()), instance, None, num_instances):
+            groups = self._groups_of(uri)
+            yield from self._read(groups, iter(range(len(groups))))
+
+    def _read(self, groups: RowGroups, numbers: Iterator[int]) -> Iterator[Any]:
+        finish, prefetch = FINISHERS[self._options.decode], self._options.prefetch
+        return stream(groups.store(), map(groups.cut, numbers), finish, prefetch=prefetch, options=config.snapshot())
+
+
+@functional("s3dlio_read")
+class MapObjects(MapDataPipe[Any]):
+    """Whole objects by index, as BytesViews: those under a prefix, or of URIs, in their order.
+
+    A thin pipe over ObjectStoreMapDataset. PyTorch asks a map-style pipe for one item at a time, so a batch is read in
+    parallel by the dataset only: prefer it where no other pipe follows.
+    """
+
+    def __init__(self, source: str | Iterable[str] | MapDataPipe[Any], pattern: str | None = None) -> None:
+        super().__init__()
+        if isinstance(source, MapDataPipe):
+            source = [source[number] for number in range(len(source))]
+        if isinstance(source, str):
+            self.dataset = ObjectStoreMapDataset(source, pattern)
+        else:
+            self.dataset = ObjectStoreMapDataset.from_uris(source)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> BytesView:
+        view: BytesView = self.dataset[index]
+        return view
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return self.dataset.__getitems__(indices)
+
+
+def _listed(source: Any, pattern: str | None) -> KeyList:
+    prefixes = [source] if isinstance(source, str) else list(source)
+    if len(prefixes) == 1:
+        return KeyList.from_listing(prefixes[0], pattern)
+    return KeyList(uri for prefix in prefixes for uri in KeyList.from_listing(prefix, pattern))
