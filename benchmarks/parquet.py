@@ -27,7 +27,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 import s3dlio
-from benchmarks.clients.harness import cpu_seconds, memory, reset_peak
+from benchmarks.clients.harness import cpu_seconds, memory, reset_peaks
 from tests.servers import SeaweedFS, seaweedfs
 
 MIB = 1024 * 1024
@@ -92,7 +92,7 @@ SECOND_EPOCH = {"10 loaders, second epoch": construction, "10 listings": listing
 def measure_here(engine: str, choice: str) -> dict[str, float]:
     run = {**ENGINES, **SECOND_EPOCH}[engine]
     run(CHOICES[choice])
-    reset_peak()
+    reset_peaks()
     idle = memory("VmRSS")
     cpu, wall = cpu_seconds(), time.perf_counter()
     num_rows = run(CHOICES[choice])

@@ -304,7 +304,6 @@ class TestOrder:
 
 
 def test_without_a_format_it_is_the_object_loader(train: str) -> None:
-    stream = pytest.importorskip("s3dlio.data.stream")
     loader = s3dlio.create_async_loader(f"{train}part-1.parquet", {"prefetch": 2})
-    assert isinstance(loader, stream.PyBytesAsyncDataLoader)
+    assert isinstance(loader, s3dlio.PyBytesAsyncDataLoader)
     assert [bytes(view) for view in loader] == [FILES[1]]

@@ -94,7 +94,7 @@ class TestShapes:
         place.put("d/b.parquet", FILE[: len(FILE) // 2] + FILE[-8 - int.from_bytes(FILE[-8:-4], "little") :])
         items = iter(load(place.root + "d/"))
         assert joined(tables_of([next(items) for _ in range(4)], "raw")).equals(table())
-        with pytest.raises(s3dlio.S3dlioError, match=r"b\.parquet is damaged"):
+        with pytest.raises(s3dlio.CorruptDataError, match=r"b\.parquet is damaged"):
             next(items)
 
     def test_pages_that_cannot_be_decoded_name_file_and_row_group(self, place: Place) -> None:
@@ -103,7 +103,7 @@ class TestShapes:
         place.put("d/a.parquet", FILE[:start] + b"\xff" * 60 + FILE[start + 60 :])
         items = iter(load(place.root + "d/", decode="arrow"))
         assert [next(items).rg_idx, next(items).rg_idx] == [0, 1]
-        with pytest.raises(s3dlio.S3dlioError, match=r"cannot decode row group 2 of .*d/a.parquet"):
+        with pytest.raises(s3dlio.CorruptDataError, match=r"cannot decode row group 2 of .*d/a.parquet"):
             next(items)
 
     @pytest.mark.parametrize("others", [[], ["d/notes.txt", "d/_SUCCESS"]])

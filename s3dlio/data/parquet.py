@@ -6,7 +6,6 @@ A row group is the unit of reading, of shuffling, of sharing between ranks and o
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
@@ -262,5 +261,7 @@ def create_async_loader(uri: str, opts: Mapping[str, Any] | None = None) -> Any:
         return ParquetLoader(uri, ParquetOptions.from_dict(options))
     if kind is not None:
         raise ConfigError(f"format={kind!r}: it is 'parquet', or is left out for whole objects")
-    dataset, stream = (importlib.import_module(f".{name}", __package__) for name in ("dataset", "stream"))
-    return stream.PyBytesAsyncDataLoader(dataset.PyDataset(uri), options)
+    from .dataset import PyDataset
+    from .stream import PyBytesAsyncDataLoader
+
+    return PyBytesAsyncDataLoader(PyDataset(uri), options)

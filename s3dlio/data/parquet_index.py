@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from .. import listing, runtime
 from .. import uri as uris
 from ..config import MIB
-from ..errors import ChangedError, IncompleteReadError, MissingPackageError, NotFoundError, S3dlioError
+from ..errors import ChangedError, CorruptDataError, IncompleteReadError, MissingPackageError, NotFoundError, S3dlioError
 from ..loading import gate
 from ..runtime import after_fork
 from ..storage.base import ObjectInfo, Read, ReadResult, Store
@@ -68,7 +68,7 @@ class FileIndex:
         try:
             self.metadata: Any = arrow.parquet.read_metadata(arrow.BufferReader(self.file_without_data()))
         except (arrow.ArrowException, OSError) as exc:
-            raise S3dlioError(f"{uri} is no Parquet file that can be read: {exc}") from exc
+            raise CorruptDataError(f"{uri} is no Parquet file that can be read: {exc}") from exc
 
     def __reduce__(self) -> Any:
         return _unpickled, (self.uri, tuple(self.info[:4]), self._footer)
@@ -108,7 +108,7 @@ class FileIndex:
             for chunk in group.chunks:
                 if chunk.length < 0 or chunk.start < len(MAGIC) or chunk.start + chunk.length > self.data_end:
                     where = f"{chunk.length} bytes from {chunk.start} on"
-                    raise S3dlioError(f"{self.uri} is damaged: it has no {where}, which its footer names as data")
+                    raise CorruptDataError(f"{self.uri} is damaged: it has no {where}, which its footer names as data")
         return footer
 
 
@@ -201,7 +201,7 @@ def _is_set_aside(relative: str) -> bool:
 def indexes(store: Store, files: Iterable[tuple[str, ObjectInfo]], footer_cap: int) -> list[FileIndex]:
     """The index of each file, from the cache or else from its footer.
 
-    Raises S3dlioError, naming the file, for what is no Parquet file, ChangedError when it is replaced meanwhile.
+    Raises CorruptDataError, naming the file, for what is no Parquet file, ChangedError when it is replaced meanwhile.
     """
     files = list(files)
     known = {uri: index for uri, info in files if (index := cache.get(uri, info)) is not None}
@@ -237,7 +237,7 @@ def _footers(store: Store, files: Iterable[tuple[str, ObjectInfo]], cap: int) ->
 
 def _tail_of(uri: str, info: ObjectInfo, cap: int) -> _Piece:
     if info.size < len(MAGIC) + TAIL_BYTES:
-        raise S3dlioError(f"{uri} is no Parquet file: it has {info.size} bytes only")
+        raise CorruptDataError(f"{uri} is no Parquet file: it has {info.size} bytes only")
     length = min(info.size, max(TAIL_BYTES, min(cap, max(LIKELY_BYTES, info.size // LIKELY_SHARE))))
     return _Piece(uri, info, info.size - length, length)
 
@@ -249,10 +249,10 @@ def _footer_length(piece: _Piece, tail: memoryview) -> int:
         raise S3dlioError(f"cannot read {piece.uri}: it is encrypted, which s3dlio cannot read: write it without encryption")
     length = int.from_bytes(tail[-TAIL_BYTES : -len(MAGIC)], "little")
     if magic != MAGIC:
-        raise S3dlioError(f"{piece.uri} is no Parquet file: it ends in {magic!r}, not in {MAGIC!r}; is it complete?")
+        raise CorruptDataError(f"{piece.uri} is no Parquet file: it ends in {magic!r}, not in {MAGIC!r}; is it complete?")
     size = piece.info.size
     if not 0 < length <= size - TAIL_BYTES - len(MAGIC):
-        raise S3dlioError(f"{piece.uri} is damaged: a footer of {length} bytes does not fit into its {size} bytes")
+        raise CorruptDataError(f"{piece.uri} is damaged: a footer of {length} bytes does not fit into its {size} bytes")
     return length
 
 

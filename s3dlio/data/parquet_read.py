@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import objects, runtime
 from ..config import Options
-from ..errors import ChangedError, S3dlioError
+from ..errors import ChangedError, CorruptDataError, S3dlioError
 from ..storage.base import ObjectInfo, Read, ReadResult, Store
 from ..transfer import plan
 from ..view import BytesView, empty
@@ -275,7 +275,7 @@ def decoded(cut: Cut) -> Any:
         table = file.read_row_group(0, use_threads=False)
         batches = table.combine_chunks().to_batches()
     except (arrow.ArrowException, OSError) as exc:
-        raise S3dlioError(f"cannot decode {where}: {exc}") from exc
+        raise CorruptDataError(f"cannot decode {where}: {exc}") from exc
     if len(batches) != 1:
         raise S3dlioError(f"{where} does not fit into one record batch: write row groups with less text in a column")
     return batches[0]
