@@ -346,4 +346,5 @@ def test_a_bucket_may_be_part_of_the_hosts_name(faults: FaultServer, monkeypatch
     store = open_store(parse("s3://bkt/k"))
     assert isinstance(store, S3Store)
     request = store.signed("GET", "a/k")
-    assert (request.target, dict(request.headers)["host"]) == ("/a/k", f"bkt.127.0.0.1:{faults.port}")
+    assert request.target == "/a/k"
+    assert f"host: bkt.127.0.0.1:{faults.port}\r\n" in request.headers
