@@ -24,20 +24,23 @@ def walk(uri: str, *, recursive: bool, pattern: str | None = None) -> Iterator[t
     """
     location = uris.parse(uri)
     store = open_store(location)
-    matches = matcher(pattern)
+    matches = None if pattern is None else matcher(pattern)
     base = location.key if location.key.endswith("/") or not location.key else location.key + "/"
     itself = _object_itself(store, location.key) if base != location.key else None
-    if itself is not None and matches(uris.basename(itself.key)):
+    if itself is not None and (matches is None or matches(uris.basename(itself.key))):
         yield store.root + itself.key, itself
     for page in store.list(base, recursive=recursive):
         for info in page.objects:
             if not info.key.startswith(base):
                 raise S3dlioError(f"cannot list {uri}: the store names {info.key!r}, which does not lie there")
-            relative = info.key[len(base) :]  # empty for the marker of the prefix itself, which is no child of it
-            if matches(relative) if relative else recursive and pattern is None:
+            if info.key == base:  # the marker of the prefix itself is no child of it
+                is_listed = recursive and matches is None
+            else:
+                is_listed = matches is None or matches(info.key[len(base) :])
+            if is_listed:
                 yield store.root + info.key, info
         for prefix in page.prefixes:
-            if matches(prefix[len(base) :].rstrip("/")):
+            if matches is None or matches(prefix[len(base) :].rstrip("/")):
                 yield store.root + prefix, None
 
 

@@ -148,8 +148,9 @@ def list(uri: str, recursive: bool = False, pattern: str | None = None) -> built
     expression) on the key relative to `uri`. A prefix without objects gives []; a missing bucket or any failure raises.
     """
     log.debug("list %s recursive=%s pattern=%s", uri, recursive, pattern)
-    found = (entry for entry, _ in listing.walk(uri, recursive=recursive, pattern=pattern))
-    return sorted(found, key=uris.sort_key)
+    found = [entry for entry, _ in listing.walk(uri, recursive=recursive, pattern=pattern)]
+    found.sort(key=None if all(map(str.isascii, found)) else uris.sort_key)
+    return found
 
 
 def list_full_uris(uri: str, recursive: bool = False, pattern: str | None = None) -> builtins.list[str]:
