@@ -174,8 +174,8 @@ class TestWeWriteTheyRead:
         assert [s3_place.get(key) for key in ("k", "j", "w")] == [data] * 3
         head = s3_place.client.head_object(Bucket=s3_place.bucket, Key=s3_place.prefix + "k", ChecksumMode="ENABLED")
         assert head["ETag"].strip('"') == hashlib.md5(data).hexdigest() == s3dlio.stat(s3_place.root + "k")["etag"]
-        crc32 = base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
-        assert head.get("ChecksumCRC32") == (crc32 if mode == "when_supported" else None)
+        checksum = base64.b64encode(crc32c(data).to_bytes(4, "big")).decode()
+        assert head.get("ChecksumCRC32C") == (checksum if mode == "when_supported" else None)
 
     @pytest.mark.parametrize("mode", ["when_supported", "when_required"])
     def test_an_object_of_parts(self, s3_place: S3Place, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import subprocess
+import sys
 import time
 from base64 import b64encode
 from collections.abc import Callable
@@ -16,10 +17,11 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from crc32c import crc32c
 
 import s3dlio
 from s3dlio import errors
-from s3dlio.storage.cloud import s3
+from s3dlio.storage.cloud import s3, s3_checksums
 
 from .fake_s3 import Reply, Request
 from .faults import Fault, FaultServer, answering, failing
@@ -193,8 +195,8 @@ def test_a_clock_that_cannot_be_corrected_is_told(faults: FaultServer) -> None:
 # O14: checksums
 
 
-def checksum(data: bytes) -> str:
-    return b64encode(crc32(data).to_bytes(4, "big")).decode()
+def checksum(data: bytes, crc: Callable[[bytes], int] = crc32) -> str:
+    return b64encode(crc(data).to_bytes(4, "big")).decode()
 
 
 @pytest.mark.parametrize(
@@ -204,6 +206,8 @@ def checksum(data: bytes) -> str:
         {"x_amz_checksum_crc32": "AAAAAA==", "x_amz_checksum_type": "COMPOSITE"},
         {"x_amz_checksum_sha256": "AAAA-2"},
         {"x_amz_checksum_crc32": checksum(b"data"), "x_amz_checksum_type": "FULL_OBJECT"},
+        {"x_amz_checksum_crc32c": checksum(b"data", crc32c), "x_amz_checksum_type": "FULL_OBJECT"},
+        {"x_amz_checksum_crc32c": "AAAAAA==-3"},
         {"x_amz_checksum_sha256": b64encode(hashlib.sha256(b"data").digest()).decode()},
         {"x_amz_checksum_crc64nvme": "AAAAAAAAAAA="},
     ],
@@ -217,7 +221,7 @@ def test_checksums_of_parts_or_of_kinds_that_are_not_checked_do_not_refuse_an_ob
     assert faults.requests[0].headers["x-amz-checksum-mode"] == "ENABLED"
 
 
-@pytest.mark.parametrize("name", ["x_amz_checksum_crc32", "x_amz_checksum_sha256"])
+@pytest.mark.parametrize("name", ["x_amz_checksum_crc32", "x_amz_checksum_crc32c", "x_amz_checksum_sha256"])
 def test_a_wrong_checksum_is_read_again_and_then_an_error(
     faults: FaultServer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -239,12 +243,24 @@ def test_a_write_carries_a_checksum_unless_told_otherwise_and_no_chunk_framing(
     faults: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3dlio.put_bytes("s3://bkt/k", b"data")
-    assert faults.requests[-1].headers["x-amz-checksum-crc32"] == checksum(b"data")
+    assert faults.requests[-1].headers["x-amz-checksum-crc32c"] == checksum(b"data", crc32c)
     assert "content-encoding" not in faults.requests[-1].headers
     assert faults.s3.get("k") == b"data"
     monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     s3dlio.put_bytes("s3://bkt/k", b"data")
-    assert "x-amz-checksum-crc32" not in faults.requests[-1].headers
+    assert not any(name.startswith("x-amz-checksum") for name in faults.requests[-1].headers)
+
+
+def test_without_the_package_a_write_carries_zlibs_checksum(faults: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "crc32c", None)
+    s3_checksums._crc32c.cache_clear()
+    try:
+        s3dlio.put_bytes("s3://bkt/k", b"data")
+        assert faults.requests[-1].headers["x-amz-checksum-crc32"] == checksum(b"data")
+        faults.s3.put("j", b"data", x_amz_checksum_crc32c="AAAAAA==")  # which nobody here can check
+        assert bytes(s3dlio.get("s3://bkt/j")) == b"data"
+    finally:
+        s3_checksums._crc32c.cache_clear()
 
 
 # O15, O19, O33: ranges

@@ -159,9 +159,9 @@ def test_no_body_of_an_error_is_too_broken(body: bytes) -> None:
 
 
 def test_the_body_that_completes_an_upload_has_its_parts_in_order() -> None:
-    root = ElementTree.fromstring(complete_upload([(1, '"a&b"', None), (2, "c", "AAAAAA==")]))
+    root = ElementTree.fromstring(complete_upload([(1, '"a&b"', None), (2, "c", ("CRC32C", "AAAAAA=="))]))
     rows = [{child.tag.partition("}")[2]: child.text for child in part} for part in root]
     assert rows == [
         {"PartNumber": "1", "ETag": '"a&b"'},
-        {"PartNumber": "2", "ETag": "c", "ChecksumCRC32": "AAAAAA=="},
+        {"PartNumber": "2", "ETag": "c", "ChecksumCRC32C": "AAAAAA=="},
     ]

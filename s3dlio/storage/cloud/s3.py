@@ -25,6 +25,7 @@ from .connection import Server
 from .credentials import Provider, provider_of
 from .http import Head, Request, Response, header_lines
 from .s3_calls import CompleteCall, DeleteCall, ListCall, PlainCall, PutCall, StatCall, seconds_of
+from .s3_checksums import BodyChecksum, upload_algorithm
 from .s3_read import ReadCall
 from .s3_xml import complete_upload, page_of, text_of
 from .sigv4 import UNSIGNED, Signer
@@ -290,13 +291,13 @@ class S3Upload:
         self._key = key
         headers = store._creation_headers()
         if store.sends_checksums:
-            headers = [*headers, ("x-amz-checksum-algorithm", "CRC32")]
+            headers = [*headers, ("x-amz-checksum-algorithm", upload_algorithm())]
         answer = store.perform("POST", key, action="begin to write", query=[("uploads", "")], headers=headers)
         self._id = text_of(answer, "UploadId")
         if not self._id:
             raise S3dlioError(f"cannot begin to write {store.root}{key}: the server gave the upload no id")
         self._pid = os.getpid()
-        self._parts: dict[int, tuple[str, str | None, int]] = {}
+        self._parts: dict[int, tuple[str, BodyChecksum | None, int]] = {}
         self._is_open = True
 
     def part(self, number: int, offset: int, data: Sequence[memoryview]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import zlib
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
@@ -17,6 +16,7 @@ from typing import Any
 from ..base import ObjectInfo
 from .http import Head, Request, Response
 from .retry import Failure, Question, Verdict
+from .s3_checksums import checksum_of
 from .s3_errors import Site, failure_of
 from .s3_xml import error_of, next_token_of
 
@@ -28,7 +28,6 @@ __all__ = [
     "PlainCall",
     "PutCall",
     "StatCall",
-    "crc32_of",
     "etag_of",
     "info_of",
     "range_of",
@@ -266,14 +265,6 @@ def _range_in(text: str) -> tuple[int, int, int | None]:
     return (*span, int(size) if size else None)
 
 
-def crc32_of(buffers: Sequence[memoryview]) -> str:
-    """The CRC-32 of all bytes as S3 writes it: big-endian, in base64."""
-    value = 0
-    for buffer in buffers:
-        value = zlib.crc32(buffer, value)
-    return base64.b64encode(value.to_bytes(4, "big")).decode()
-
-
 class PutCall(Call):
     """Store an object, or a part of one, in one request."""
 
@@ -292,10 +283,10 @@ class PutCall(Call):
         super().__init__(site, key)
         self._body = [buffer for buffer in body if buffer.nbytes]
         self._query = query
-        self.checksum = crc32_of(self._body) if site.sends_checksums else None
+        self.checksum = checksum_of(self._body) if site.sends_checksums else None
         self._headers: Headers = [*headers, ("content-length", str(sum(buffer.nbytes for buffer in self._body)))]
         if self.checksum:
-            self._headers.append(("x-amz-checksum-crc32", self.checksum))
+            self._headers.append(self.checksum.header)
         self._num_sent = 0
 
     def request(self) -> Request:

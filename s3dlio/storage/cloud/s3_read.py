@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-
 from ...errors import ChangedError, NotFoundError
 from ...view import empty
 from ..base import ObjectInfo, Read, ReadResult, clamp
 from .http import Head, Request, Response
 from .retry import Failure, Question, Verdict
-from .s3_calls import Call, StatCall, crc32_of, etag_of, range_of, version_query
+from .s3_calls import Call, StatCall, etag_of, range_of, version_query
+from .s3_checksums import is_intact
 from .s3_errors import Site, failure_of
 
 __all__ = ["ReadCall"]
@@ -138,7 +136,7 @@ class ReadCall(Call):
         if self._spare is not None:
             memory[:] = self._spare[self.read.start : self.read.start + memory.nbytes]
             self._filled = 0
-        elif self._filled == 0 and memory.nbytes == self._info.size and not _matches_checksum(head, memory):
+        elif self._filled == 0 and memory.nbytes == self._info.size and not is_intact(head, memory):
             raise Failure(Verdict.RETRY, "the bytes do not match the checksum that came with them")
         return ReadResult(self._info, memory)
 
@@ -163,15 +161,3 @@ def _version_of(head: Head) -> str | None:
         return etag
     modified = head.get("last-modified")
     return f"W/{modified}" if modified else None
-
-
-def _matches_checksum(head: Head, memory: memoryview) -> bool:
-    """Compare with a checksum of the whole object, where the answer has one that is cheap. `-N` marks one of parts."""
-    crc32, sha256 = head.get("x-amz-checksum-crc32"), head.get("x-amz-checksum-sha256")
-    if (not crc32 and not sha256) or (head.get("x-amz-checksum-type") or "").upper() == "COMPOSITE":
-        return True
-    if crc32 and "-" not in crc32:
-        return crc32 == crc32_of([memory])
-    if sha256 and "-" not in sha256:
-        return sha256 == base64.b64encode(hashlib.sha256(memory).digest()).decode()
-    return True

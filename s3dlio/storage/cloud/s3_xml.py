@@ -161,11 +161,11 @@ def text_of(body: bytes, name: str) -> str:
     return unescape(found.group(1).decode("utf-8", "replace"), {"&quot;": '"', "&#34;": '"', "&#39;": "'"}) if found else ""
 
 
-def complete_upload(parts: Iterable[tuple[int, str, str | None]]) -> bytes:
-    """The body of CompleteMultipartUpload for (number, etag, CRC-32 in base64 or None), in the order of numbers."""
+def complete_upload(parts: Iterable[tuple[int, str, tuple[str, str] | None]]) -> bytes:
+    """The body of CompleteMultipartUpload for (number, etag, (algorithm, CRC in base64) or None), ordered by number."""
     entries = []
     for number, etag, checksum in parts:
-        extra = f"<ChecksumCRC32>{checksum}</ChecksumCRC32>" if checksum else ""
+        extra = "<Checksum{0}>{1}</Checksum{0}>".format(*checksum) if checksum else ""
         entries.append(f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(etag)}</ETag>{extra}</Part>")
     space = "http://s3.amazonaws.com/doc/2006-03-01/"
     return f'<CompleteMultipartUpload xmlns="{space}">{"".join(entries)}</CompleteMultipartUpload>'.encode()
