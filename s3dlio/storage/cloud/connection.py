@@ -102,7 +102,7 @@ class Opening:
 class Connection:
     """One connection, with the buffer in which its heads arrive."""
 
-    __slots__ = ("__weakref__", "_blocks", "_owns", "is_tls", "num_served", "scratch", "sock")
+    __slots__ = ("_blocks", "_body_flags", "_owns", "given_at", "is_tls", "num_served", "scratch", "sock")
 
     def __init__(self, sock: socket.socket, *, owns: bool = True) -> None:
         self.sock = sock
@@ -110,13 +110,16 @@ class Connection:
         self.is_tls = isinstance(sock, ssl.SSLSocket)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.num_served = 0
+        self.given_at = 0.0  # when it was put to rest, by the monotonic clock
         self._blocks: bool | None = None
+        self._body_flags = 0
 
     def prepare(self, is_blocking: bool, stall_timeout: float) -> None:
         """Let the socket block, for `stall_timeout` at most, or not at all."""
         if self._blocks is is_blocking:
             return
         self._blocks = is_blocking
+        self._body_flags = socket.MSG_WAITALL if is_blocking and not self.is_tls else 0
         if not is_blocking:
             self.sock.setblocking(False)
         elif self.is_tls:
@@ -192,7 +195,7 @@ class Connection:
 
     def _more_of(self, body: memoryview, filled: int) -> int:
         try:
-            count = self.sock.recv_into(body[filled:])
+            count = self.sock.recv_into(body[filled:], 0, self._body_flags)
         except (BlockingIOError, ssl.SSLWantReadError):
             raise
         except OSError as exc:
@@ -206,7 +209,6 @@ class Connection:
     ) -> Generator[Wait, None, Response]:
         """Receive the answer, whose first bytes may be here."""
         exchange = receive(request, self.scratch)
-        wait_all = socket.MSG_WAITALL if mode.is_blocking and not self.is_tls else 0
         recv_into = self.sock.recv_into
         try:
             want, is_body = next(exchange)
@@ -214,7 +216,7 @@ class Connection:
                 want, is_body = exchange.send(begun.filled)
             while True:
                 try:
-                    count = recv_into(want, 0, wait_all if is_body else 0)
+                    count = recv_into(want, 0, self._body_flags if is_body else 0)
                 except (BlockingIOError, ssl.SSLWantReadError):
                     try:
                         _require_polled(mode, stall)

@@ -120,38 +120,12 @@ class _Driver(Generic[T]):
 
     def _open(self, flight: _Flight[T]) -> bool:
         """Send the request of a call at once, if nothing is in the way: most calls need nothing else."""
-        wire, call = self._wire, flight.call
-        if wire.pace.max_bytes_per_second or not call.is_at(wire):
+        opening = flight.opening = self._wire.open(flight.call, self)
+        if opening is None:
             return False
-        try:
-            opening = Opening(None, call.request(), [])
-        except Exception:  # the operation meets it again, and knows what it means
-            return False
-        try:
-            if not wire.pace.enter(opening.place):
-                return False
-            self.num_running += 1
-            connection = opening.connection = self.take()
-            if connection is not None:
-                connection.prepare(False, wire.policy.stall_timeout)
-                if not connection.begin_sending(opening.request):
-                    flight.opening = opening
-                    self._wait(flight, (connection.sock, READ, wire.policy.stall_timeout))
-                    return True
-        except BaseException:
-            self._drop(opening)
-            raise
-        self._drop(opening)
-        return False
-
-    def _drop(self, opening: Opening) -> None:
-        if opening.connection is not None:
-            self.forget(opening.connection.sock)
-            opening.connection.close()
-        if opening.place:
-            opening.place.clear()
-            self._wire.pace.leave()
-            self.num_running -= 1
+        assert opening.connection is not None
+        self._wait(flight, (opening.connection.sock, READ, self._wire.policy.stall_timeout))
+        return True
 
     def _advance(self, flight: _Flight[T], opening: Opening) -> None:
         """Receive what has come for an opening."""
@@ -161,30 +135,22 @@ class _Driver(Generic[T]):
             if not connection.advance(opening):
                 self._step(flight, None)
             elif opening.is_whole:
-                self._end(flight, opening, connection)
+                self._end(flight, opening)
             else:
                 self._wait(flight, (connection.sock, READ, self._wire.policy.stall_timeout))
         except BaseException:
             if flight.operation is None:
-                self._drop(opening)
+                self._wire.drop(opening, self)
             raise
 
-    def _end(self, flight: _Flight[T], opening: Opening, connection: Connection) -> None:
-        response = opening.response
-        assert response is not None
-        if response.reusable:
-            self.give(connection)
-            opening.connection = None
-        self._drop(opening)
+    def _end(self, flight: _Flight[T], opening: Opening) -> None:
         try:
-            result = flight.call.answer(response)
+            result = self._wire.settle(flight.call, opening, self)
         except Exception as exc:
-            opening.connection, opening.error = None, exc
+            opening.error = exc
             self._step(flight, None)
-            return
-        if self._wire.pace.is_slowed:
-            self._wire.pace.succeeded()
-        self._ended.append((flight.call, result))
+        else:
+            self._ended.append((flight.call, result))
 
     def _step(self, flight: _Flight[T], error: BaseException | None) -> None:
         """Let a flight go on as a coroutine, up to what it waits for next."""
@@ -266,7 +232,7 @@ class _Driver(Generic[T]):
         self._sleeping.clear()
         for flight in flights:
             if flight.opening is not None:
-                self._drop(flight.opening)
+                self._wire.drop(flight.opening, self)
             elif flight.operation is not None:
                 flight.operation.close()
         self._selector.close()

@@ -43,6 +43,7 @@ class Call:
 
     __slots__ = ("key", "site")
     action = ""
+    is_read = False
 
     def __init__(self, site: Site, key: str | None) -> None:
         self.site = site

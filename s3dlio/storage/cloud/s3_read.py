@@ -19,6 +19,7 @@ class ReadCall(Call):
 
     __slots__ = ("_expected", "_filled", "_info", "_memory", "_size", "_spare", "_whole", "read")
     action = "read"
+    is_read = True
 
     def __init__(self, site: Site, read: Read) -> None:
         super().__init__(site, read.key)

@@ -33,6 +33,7 @@ MAX_IDLE = 256
 DEFAULT_CONNECTIONS = 256
 LONG_PAUSE = 1.0  # seconds of the consumer's own work that may cost a connection its server's patience
 BUSY_PAUSE = 0.005
+FRESH_SECONDS = 1.0  # a connection that rested no longer is used without a look: should it be closed, a new one is made
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -44,6 +45,8 @@ class MovedError(Exception):
 
 class Call(Protocol[T_co]):
     """A verb in progress: what to send next, and what to make of the answer."""
+
+    is_read: bool  # it has no body to send, and gives the memory for that of its answer
 
     @property
     def action(self) -> str: ...
@@ -88,7 +91,71 @@ class Wire:
 
     def perform(self, call: Call[T]) -> T:
         """Run one operation in this thread, on blocking sockets."""
-        return _run(self.operation(call, self))
+        opening = self.open(call, self)
+        if opening is None:
+            return _run(self.operation(call, self))
+        try:
+            assert opening.connection is not None
+            if opening.connection.advance(opening):
+                if opening.is_whole:
+                    return self.settle(call, opening, self)
+                opening.error = TimeoutError(f"no byte for {self.policy.stall_timeout:g} s")
+        except Exception as exc:
+            opening.error = exc
+        except BaseException:
+            self.drop(opening, self)
+            raise
+        return _run(self.operation(call, self, opening))
+
+    # The short way: a request without a body that is sent at once, and its plain answer
+
+    def open(self, call: Call[T], mode: Mode) -> Opening | None:
+        """Send the request of a read, if nothing is in the way. Most reads need nothing else than its answer."""
+        if not call.is_read or self.pace.max_bytes_per_second or not call.is_at(self):
+            return None
+        try:
+            opening = Opening(None, call.request(), [])
+        except Exception:  # the operation meets it again, and knows what it means
+            return None
+        try:
+            if not self.pace.enter(opening.place):
+                return None
+            mode.num_running += 1
+            connection = opening.connection = mode.take()
+            if connection is not None:
+                connection.prepare(mode.is_blocking, self.policy.stall_timeout)
+                if not connection.begin_sending(opening.request):
+                    return opening
+        except BaseException:
+            self.drop(opening, mode)
+            raise
+        self.drop(opening, mode)
+        return None
+
+    def settle(self, call: Call[T], opening: Opening, mode: Mode) -> T:
+        """The result of an opening whose answer is whole. Raises what the call makes of it."""
+        response = opening.response
+        assert response is not None
+        if response.reusable:
+            assert opening.connection is not None
+            mode.give(opening.connection)
+            opening.connection = None
+        self.drop(opening, mode)
+        result = call.answer(response)
+        if self.pace.is_slowed:
+            self.pace.succeeded()
+        return result
+
+    def drop(self, opening: Opening, mode: Mode) -> None:
+        """Close the connection of an opening and leave its place, as far as it has them."""
+        if opening.connection is not None:
+            mode.forget(opening.connection.sock)
+            opening.connection.close()
+            opening.connection = None
+        if opening.place:
+            opening.place.clear()
+            self.pace.leave()
+            mode.num_running -= 1
 
     def now(self) -> float:
         return time.monotonic()
@@ -99,11 +166,13 @@ class Wire:
                 connection = self._idle.pop()
             except IndexError:
                 return None
-            if not _is_readable(connection.sock):  # else the server has closed it, or sent what nobody asked for
+            is_fresh = time.monotonic() - connection.given_at < FRESH_SECONDS
+            if is_fresh or not _is_readable(connection.sock):  # else the server has closed it, or sent what nobody wants
                 return connection
             connection.close()
 
     def give(self, connection: Connection) -> None:
+        connection.given_at = time.monotonic()
         if len(self._idle) < MAX_IDLE:
             self._idle.append(connection)
         else:
