@@ -38,10 +38,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from .errors import ConfigError
@@ -64,6 +64,8 @@ __all__ = [
 ]
 
 MIB = 1024 * 1024
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,57 +214,54 @@ _S3_VARIABLES: _Variables = {
 _KNOWN_ELSEWHERE = {"S3DLIO_URI"}
 
 
-def snapshot() -> Options:
-    """The options as the environment has them now. Raises ConfigError for a value that cannot be read."""
-    _warn_about_unknown_names()
-    return _options(_values(_VARIABLES))
-
-
-def pool_bytes() -> int:
-    """How much memory the pool of buffers may keep, as the environment has it now."""
-    return _options_of_pool(_values(_POOL_VARIABLES)).pool_bytes
-
-
-def s3_options() -> S3Options:
-    """The options of `s3://` as the environment has them now."""
-    return _s3_options(_values(_S3_VARIABLES), _num_workers * _local_ranks())
-
-
-def _values(variables: _Variables) -> tuple[str | None, ...]:
-    """What the environment says of the variables.
+class _Reader(Generic[T]):
+    """Options made of environment variables, and used again for as long as the environment says the same.
 
     A look through `os.environ` encodes the name each time, which costs half of a small GET for thirty of them. The
     dictionary behind it is asked instead, by names that are encoded once; what it holds is decoded only when it changes.
     """
-    raw = getattr(os.environ, "_data", None)
-    if raw is None:
-        return tuple(map(os.environ.get, variables))
-    return _decoded(tuple(map(raw.get, _encoded_names(tuple(variables)))))
+
+    def __init__(self, variables: Iterable[str], make: Callable[[tuple[str | None, ...]], T]) -> None:
+        self._names = tuple(variables)
+        self._keys = tuple(map(os.environ.encodekey, self._names))
+        self._make = make
+        self._known: tuple[tuple[Any, ...], T] | None = None  # replaced as a whole: threads see one state
+
+    def __call__(self) -> T:
+        raw = getattr(os.environ, "_data", None)
+        values = tuple(map(os.environ.get, self._names) if raw is None else map(raw.get, self._keys))
+        known = self._known
+        if known is None or known[0] != values:
+            decoded = tuple(value if value is None or raw is None else os.environ.decodevalue(value) for value in values)
+            self._known = known = (values, self._make(decoded))
+        return known[1]
+
+    def forget(self) -> None:
+        """Make the options anew, even if the environment says the same."""
+        self._known = None
 
 
-@lru_cache(maxsize=8)
-def _encoded_names(names: tuple[str, ...]) -> tuple[Any, ...]:
-    return tuple(map(os.environ.encodekey, names))
+def snapshot() -> Options:
+    """The options as the environment has them now. Raises ConfigError for a value that cannot be read."""
+    _warn_about_unknown_names()
+    return _read_options()
 
 
-@lru_cache(maxsize=64)
-def _decoded(values: tuple[Any, ...]) -> tuple[str | None, ...]:
-    return tuple(None if value is None else os.environ.decodevalue(value) for value in values)
+def pool_bytes() -> int:
+    """How much memory the pool of buffers may keep, as the environment has it now."""
+    return _read_pool_options().pool_bytes
 
 
-@lru_cache(maxsize=64)
-def _options(values: tuple[str | None, ...]) -> Options:
-    return Options(**_fields(_VARIABLES, values))
+def s3_options() -> S3Options:
+    """The options of `s3://` as the environment has them now."""
+    return _read_s3_options()
 
 
-@lru_cache(maxsize=8)
-def _options_of_pool(values: tuple[str | None, ...]) -> Options:
-    return Options(**_fields(_POOL_VARIABLES, values))
-
-
-@lru_cache(maxsize=64)
-def _s3_options(values: tuple[str | None, ...], num_sharing: int) -> S3Options:
-    options = S3Options(**_fields(_S3_VARIABLES, values))
+def _made_s3_options(values: tuple[str | None, ...]) -> S3Options:
+    *values_of_options, local_ranks = values
+    num_local = _whole_number(1, 1)(_LOCAL_RANKS, local_ranks) if local_ranks else 1
+    num_sharing = _num_workers * num_local
+    options = S3Options(**_fields(_S3_VARIABLES, values_of_options))
     return replace(
         options,
         max_connections=options.max_connections and max(1, options.max_connections // num_sharing),
@@ -270,6 +269,10 @@ def _s3_options(values: tuple[str | None, ...], num_sharing: int) -> S3Options:
     )
 
 
+_read_options = _Reader(_VARIABLES, lambda values: Options(**_fields(_VARIABLES, values)))
+_read_pool_options = _Reader(_POOL_VARIABLES, lambda values: Options(**_fields(_POOL_VARIABLES, values)))
+_LOCAL_RANKS = "LOCAL_WORLD_SIZE"
+_read_s3_options = _Reader((*_S3_VARIABLES, _LOCAL_RANKS), _made_s3_options)
 _num_workers = 1
 
 
@@ -277,14 +280,10 @@ def share_limits(num_workers: int) -> None:
     """This process is one of `num_workers` that share the limits of one process."""
     global _num_workers
     _num_workers = max(1, num_workers)
+    _read_s3_options.forget()
 
 
-def _local_ranks() -> int:
-    text = os.environ.get("LOCAL_WORLD_SIZE")
-    return _whole_number(1, 1)("LOCAL_WORLD_SIZE", text) if text else 1
-
-
-def _fields(variables: _Variables, values: tuple[str | None, ...]) -> dict[str, Any]:
+def _fields(variables: _Variables, values: Sequence[str | None]) -> dict[str, Any]:
     return {field: read(name, text) for (name, (field, read)), text in zip(variables.items(), values, strict=True) if text}
 
 

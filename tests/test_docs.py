@@ -51,7 +51,7 @@ def variables_read() -> set[str]:
         for argument in node.args
         if isinstance(argument, ast.Constant)
     }
-    return asked | config._VARIABLES.keys() | config._S3_VARIABLES.keys() | config._KNOWN_ELSEWHERE
+    return asked | config._VARIABLES.keys() | config._S3_VARIABLES.keys() | config._KNOWN_ELSEWHERE | {config._LOCAL_RANKS}
 
 
 def test_the_table_of_options_has_every_variable_and_no_other() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import logging
 import os
@@ -176,8 +175,10 @@ class S3Store:
     def _perform(self, call: wire.Call[T]) -> T:
         """One operation, over another wire when a correction has moved the bucket."""
         for _ in range(MAX_MOVES):
-            with contextlib.suppress(wire.MovedError):
+            try:
                 return self.wire.perform(call)
+            except wire.MovedError:
+                continue
         return self.wire.perform(call)
 
     # The verbs of a Store
