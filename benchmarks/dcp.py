@@ -18,7 +18,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.__main__ import CACHE, CLIENTS, cell
+from benchmarks.engines import CLIENTS, ROOT, Environments
+from benchmarks.tables import cell
 from tests.servers import SeaweedFS, seaweedfs
 
 MIB = 1024 * 1024
@@ -26,23 +27,8 @@ NUM_TENSORS = 2
 TENSOR_BYTES = 256 * MIB
 TIMEOUT = 600
 
-# What is installed for an engine; none: the project's own environment.
-ENGINES = {
-    "s3dlio": (),
-    "s3torchconnector": ("torch==2.13.0", "numpy", "s3torchconnector[dcp]==1.5.0"),
-    "s3fs": ("torch==2.13.0", "numpy", "s3fs==2026.9.0"),
-}
-
-
-def interpreter(engine: str, folder: Path) -> str:
-    """The Python of the engine's own environment in `folder`, which is made when it is first needed."""
-    if not ENGINES[engine]:
-        return sys.executable
-    python = folder / engine / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *ENGINES[engine]], check=True)
-    return str(python)
+ENGINES = ("s3dlio", "s3torchconnector", "s3fs")
+OURS = "s3dlio"
 
 
 def environment_of(server: SeaweedFS) -> dict[str, str]:
@@ -55,7 +41,7 @@ def measure(engine: str, python: str, work: str, uri: str, server: SeaweedFS) ->
     plan = {"uri": uri, "num_tensors": NUM_TENSORS, "tensor_bytes": TENSOR_BYTES}
     command = [python, str(CLIENTS / "dcp_client.py"), engine, work, json.dumps(plan)]
     environment = environment_of(server)
-    if ENGINES[engine]:
+    if engine != OURS:
         del environment["PYTHONPATH"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     if done.returncode:
@@ -83,9 +69,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dcp", description=__doc__)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--environments", type=Path, default=CACHE, help="where the engines' environments are made")
+    default = os.environ.get("S3DLIO_BENCH_ENVIRONMENTS", ROOT / ".cache" / "benchmarks")
+    parser.add_argument("--environments", type=Path, default=Path(default), help="the folder of the engines' environments")
     chosen = parser.parse_args()
-    pythons = {engine: interpreter(engine, chosen.environments) for engine in chosen.engines}
+    environments = Environments(chosen.environments)
+    pythons = {engine: environments.python(engine) for engine in chosen.engines}
     reports: dict[str, dict[str, list[dict[str, Any]]]] = {work: {e: [] for e in pythons} for work in ("save", "load")}
     with tempfile.TemporaryDirectory() as folder, seaweedfs(Path(folder)) as server:
         make_bucket(server)
