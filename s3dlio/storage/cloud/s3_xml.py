@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -10,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 from xml.etree import ElementTree
-from xml.sax.saxutils import escape, unescape
 
 from ..base import ObjectInfo, Page
 
@@ -158,7 +158,7 @@ def error_of(body: bytes) -> tuple[str, str]:
 def text_of(body: bytes, name: str) -> str:
     """The text of the first element `name`, found without parsing, since error bodies are often no good XML."""
     found = re.search(rf"<{name}>([^<]*)</{name}>".encode(), body)
-    return unescape(found.group(1).decode("utf-8", "replace"), {"&quot;": '"', "&#34;": '"', "&#39;": "'"}) if found else ""
+    return html.unescape(found.group(1).decode("utf-8", "replace")) if found else ""
 
 
 def complete_upload(parts: Iterable[tuple[int, str, tuple[str, str] | None]]) -> bytes:
@@ -166,6 +166,6 @@ def complete_upload(parts: Iterable[tuple[int, str, tuple[str, str] | None]]) ->
     entries = []
     for number, etag, checksum in parts:
         extra = "<Checksum{0}>{1}</Checksum{0}>".format(*checksum) if checksum else ""
-        entries.append(f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(etag)}</ETag>{extra}</Part>")
+        entries.append(f"<Part><PartNumber>{number}</PartNumber><ETag>{html.escape(etag, quote=False)}</ETag>{extra}</Part>")
     space = "http://s3.amazonaws.com/doc/2006-03-01/"
     return f'<CompleteMultipartUpload xmlns="{space}">{"".join(entries)}</CompleteMultipartUpload>'.encode()
