@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+import s3dlio
 from s3dlio import config, errors
 from s3dlio.errors import NotFoundError
 from s3dlio.storage.base import ObjectInfo, Read
@@ -237,3 +238,18 @@ def test_an_operation_may_be_driven_by_either_driver(faults: FaultServer, store:
         b"1",
         b"2",
     ]
+
+
+@pytest.mark.parametrize("read", [s3dlio.get, lambda uri: s3dlio.get_many([uri] * 2)[0]], ids=["get", "get_many"])
+def test_a_body_that_stalls_goes_on_where_it_was(
+    faults: FaultServer, monkeypatch: pytest.MonkeyPatch, read: Callable[[str], s3dlio.BytesView]
+) -> None:
+    monkeypatch.setenv("S3DLIO_READ_TIMEOUT_SECS", "0.3")
+    data = bytes(range(256)) * 1000
+    faults.s3.put("k", data)
+    s3dlio.get("s3://bkt/k")  # a connection is open: what follows takes the short way
+    first = len(faults.requests)
+    faults.decide = lambda request: Fault(stall=100_000) if request.number == first else None
+    assert read("s3://bkt/k") == data
+    ranges = [request.headers["range"] for request in faults.requests[first:]]
+    assert "bytes=100000-33554431" in ranges

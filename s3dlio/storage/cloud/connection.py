@@ -94,6 +94,11 @@ class Opening:
     filled: int = 0
     error: Exception | None = None
 
+    def stall(self, reason: str) -> None:
+        """Nothing came for too long."""
+        stalled = TimeoutError(reason)
+        self.error = stalled if self.response is None else broken_off(self.filled, self.response.body.nbytes, stalled)
+
     @property
     def is_whole(self) -> bool:
         return self.response is not None and self.filled == self.response.body.nbytes

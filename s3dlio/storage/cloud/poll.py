@@ -214,12 +214,11 @@ class _Driver(Generic[T]):
             flight = self._waiting.pop(descriptor, None)
             if flight is None:
                 continue
-            error = TimeoutError("no byte for too long")
             if flight.opening is not None:
-                flight.opening.error = error
+                flight.opening.stall("no byte for too long")
                 self._step(flight, None)
             else:
-                self._step(flight, error)
+                self._step(flight, TimeoutError("no byte for too long"))
 
     def close(self) -> None:
         """Drop what still runs; give connections that are at rest back to the process."""

@@ -99,7 +99,7 @@ class Wire:
             if opening.connection.advance(opening):
                 if opening.is_whole:
                     return self.settle(call, opening, self)
-                opening.error = TimeoutError(f"no byte for {self.policy.stall_timeout:g} s")
+                opening.stall(f"no byte for {self.policy.stall_timeout:g} s")
         except Exception as exc:
             opening.error = exc
         except BaseException:
