@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -114,4 +115,27 @@ def consumer(servers: Servers, _: Environments, quick: bool) -> tuple[list[str],
     return [title, "|---|---|---|", *rows, ""], {}
 
 
-SPECIALS: dict[str, Special] = {"limits": limits, "import": import_times, "consumer": consumer}
+def stream(servers: Servers, _: Environments, quick: bool) -> tuple[list[str], Results]:
+    """The object loader beside get_many in one process, 64 in flight."""
+    lines, rivals = [], "get_many, 1,024 at a time"
+    for size, count, title in ((SMALL, 10_000, "4 KiB"), (MEDIUM, 4000, "128 KiB")):
+        count = count // 20 if quick else count
+        uris = servers.objects(size, count).uris("s3:/", count)
+        plan = json.dumps({"uris": uris, "repeats": 1 if quick else 7, "window": 64})
+        command = [sys.executable, str(CLIENTS / "stream_client.py")]
+        environment = environment_for("s3dlio", servers.environment("plain"))
+        done = subprocess.run(command, input=plan, env=environment, capture_output=True, text=True, timeout=300, check=True)
+        report = json.loads(done.stdout)
+        least = statistics.median(rate for rate, _ in report[rivals])
+        lines += [
+            f"| {count:,} x {title}, 64 in flight | objects/s | µs of CPU/object | of get_many's rate |",
+            "|---|---|---|---|",
+        ]
+        for name, runs in report.items():
+            rates, costs = [rate for rate, _ in runs], [cost for _, cost in runs]
+            lines.append(f"| {name} | {cell(rates)} | {cell(costs, 1)} | {statistics.median(rates) / least:.2f} |")
+        lines.append("")
+    return lines, {}
+
+
+SPECIALS: dict[str, Special] = {"limits": limits, "import": import_times, "consumer": consumer, "stream": stream}
