@@ -497,7 +497,11 @@ CASES = (
     Case("O35", "a copied checkpoint", _CHECKPOINTS + "TestCommit::test_a_copied_checkpoint_is_complete"),
     Case("O35", "SIGKILL while saving", "tests/test_checkpoint_crash.py::test_kill_at_random_moments"),
     Case("O35", "delete_checkpoint: stopped in the middle", _DELETED_BY_HALF),
-    Case("O36", "create_async_loader: parquet shapes", LATER),
+    Case(
+        "O36",
+        "create_async_loader: row groups without rows",
+        _PARQUET + "TestShapes::test_row_groups_without_rows_between_others_are_left_out",
+    ),
     Case(
         "O36",
         "create_async_loader: files without row groups, _SUCCESS, .crc",

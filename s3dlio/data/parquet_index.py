@@ -117,8 +117,8 @@ class FileIndex:
         except ValueError as exc:
             raise S3dlioError(f"cannot read {self.uri}: {exc}") from exc
         for group in footer.row_groups:
-            for chunk in group.chunks:
-                if chunk.length < 0 or chunk.start < len(MAGIC) or chunk.start + chunk.length > self.data_end:
+            for chunk in group.chunks if group.num_rows else ():  # without rows they may be said to begin at byte 0
+                if chunk.length < 1 or chunk.start < len(MAGIC) or chunk.start + chunk.length > self.data_end:
                     where = f"{chunk.length} bytes from {chunk.start} on"
                     raise CorruptDataError(f"{self.uri} is damaged: it has no {where}, which its footer names as data")
         return footer
