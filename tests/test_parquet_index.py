@@ -73,7 +73,7 @@ class TestShapes:
         index = s3dlio.PyParquetIndex()
         index.ensure_indexed([uri])
         assert [index.rg_for_sample(uri, sample) for sample in (0, 49, 50)] == [1, 1, 3]
-        with pytest.raises(IndexError, match="row group 2 of .* has no rows"):
+        with pytest.raises(IndexError, match=r"row group 2 of .* has no rows"):
             s3dlio.parquet_get_rg(uri, 2, decode=decode)
 
     def test_partitions_whose_names_begin_with_an_underscore_are_data(self, place: Place) -> None:
