@@ -59,6 +59,11 @@ class Forward:
         return self._told().size
 
     @property
+    def etag(self) -> str | None:
+        """Of the version that is read; waits for the first block."""
+        return self._told().etag
+
+    @property
     def left(self) -> int:
         """Bytes that are not yet taken."""
         return max(0, self.size - self.position)
