@@ -137,14 +137,7 @@ class ParquetOptions:
         return cls(**options)
 
     def __post_init__(self) -> None:
-        for name, smallest in (
-            ("footer_cap", 1),
-            ("prefetch", 1),
-            ("seed", 0),
-            ("epoch", 0),
-            ("rank", 0),
-            ("world_size", 1),
-        ):
+        for name, smallest in _SMALLEST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not hasattr(value, "__index__"):
                 raise ConfigError(f"{name} is a whole number, not {value!r}")
