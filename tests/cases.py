@@ -395,7 +395,6 @@ CASES = (
         _STREAM + "TestWindow::test_memory_threads_and_descriptors_stay_level_over_20_epochs",
     ),
     Case("O29", "PyBytesAsyncDataLoader: one window", _STREAM + "TestWindow::test_memory_is_that_of_the_window"),
-    Case("O29", "PyDataset.from_uris, DataLoader: memory", LATER),
     Case("O29", "create_async_loader, parquet", "tests/test_parquet_process.py::test_memory_is_a_window_of_row_groups"),
     Case("O29", "KeyList in forked workers", "tests/test_keys.py::test_forked_workers_share_a_million_names"),
     Case(

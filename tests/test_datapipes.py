@@ -441,3 +441,14 @@ def test_raw_row_groups_keep_what_they_know_in_a_batch(shards: str, num_workers:
     for item in items:
         shard = int(item.uri.removesuffix(".parquet")[-1])
         assert pq.read_table(io.BytesIO(item)).column("x").to_pylist() == [shard * PER_SHARD + item.rg_idx]
+
+
+def test_a_place_in_the_files_of_one_rank_is_none_in_those_of_another(shards: str) -> None:
+    def records(rank: int) -> PipeDataset:
+        return PipeDataset(ReadTFRecord([f"{shards}records/{shard}" for shard in range(4)]), rank=rank, world_size=2)
+
+    first, second = records(0), records(1)
+    next(iter(first))
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(ValueError, match="other names"):
+        list(second)
