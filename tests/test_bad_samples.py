@@ -211,8 +211,9 @@ class TestDatasets:
     ) -> None:
         monkeypatch.setenv("PYTHONWARNINGS", "ignore")  # of spawned workers
         prefix = fill(make_place("file", tmp_path).root, 20)
+        dataset = kind(prefix)
         batches = s3dlio.torch.loader(
-            kind(prefix),
+            dataset,
             batch_size=4,
             num_workers=num_workers,
             multiprocessing_context=method,
@@ -220,7 +221,7 @@ class TestDatasets:
         )
         assert [batch.tolist() for batch in batches] == EXPECTED
         account = batches.stats()
-        assert account["num_skipped"] == 3
+        assert account["num_skipped"] == dataset.num_skipped == len(dataset.skipped) == 3
         by_name = {entry["uri"]: (entry["repeated"], entry["error"]) for entry in account["skipped"]}
         assert by_name == {
             f"{prefix}{bad:05}": (f"{prefix}{good:05}", f"{bad} is no picture") for bad, good in ((3, 2), (10, 9), (17, 16))

@@ -6,7 +6,7 @@ Both hold names and options only, so that they pickle for spawned workers and ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any
 
 from torch.utils.data import Dataset
 
@@ -191,11 +191,6 @@ class ObjectStoreIterableDataset(DealtStream):
 
     def _transformed(self, view: BytesView) -> Any:
         return _transformed(view, self._transform)
-
-    def __copy__(self) -> Self:
-        twin = super().__copy__()
-        twin._board = None if self._board is None else Board()
-        return twin
 
 
 def _keys_of(uris: Iterable[str]) -> KeyList:
