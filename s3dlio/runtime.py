@@ -27,10 +27,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from . import config
 
-__all__ = ["Threads", "after_fork", "calls", "each", "io", "twin", "when_collected"]
+__all__ = ["PATIENCE", "Threads", "after_fork", "calls", "each", "io", "twin", "when_collected"]
 
 EXIT_TIMEOUT = 10.0
 LOOK_AGAIN = 0.05  # seconds between two looks at what still runs
+PATIENCE = 0.5  # seconds that leaving early waits for requests that run and whose memory is their own
 
 log = logging.getLogger("s3dlio")
 
@@ -130,7 +131,7 @@ def each(
     At most `window` items are begun and not yet consumed, and `items` is advanced only as far, so that memory is
     bounded by the window; an iterator that has ended is asked again after each result. When the iterator is left early
     nothing new begins, and what runs is waited for: nobody writes into a caller's buffer after that. Who has no such
-    buffers may tell a `patience`, in seconds: what runs longer then ends by itself.
+    buffers may tell a `patience`, such as PATIENCE, in seconds: what runs longer then ends by itself.
     """
     pending = iter(items)
     if window == 1:

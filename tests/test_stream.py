@@ -619,6 +619,25 @@ class TestLeavingEarly:
         done = run_python(self.CONTROL_C, f"{faults.url}/ready", order, timeout=30, PYTHONPATH=path)
         assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)
 
+    def test_control_c_ends_the_wait_for_the_ranges_of_a_large_object(self, faults: FaultServer, run_python: Run) -> None:
+        numbered(faults, 100)
+        faults.s3.put("p/0000", bytes(5 * 2**20))
+
+        def is_further_range(request: Request) -> bool:
+            return request.bucket == "bkt" and not request.headers.get("range", "").startswith("bytes=0-")
+
+        def decide(request: Request) -> Fault | None:
+            if request.bucket == "ready":
+                assert eventually(lambda: any(map(is_further_range, list(faults.requests))))
+                return answering(Reply(200))
+            return Fault(stall=0) if is_further_range(request) else None
+
+        faults.decide = decide
+        path = str(Path(s3dlio.__file__).parent.parent)
+        small = {"S3DLIO_RANGE_THRESHOLD_MB": "1", "S3DLIO_CHUNK_SIZE": str(2**20)}
+        done = run_python(self.CONTROL_C, f"{faults.url}/ready", "iter", timeout=30, PYTHONPATH=path, **small)
+        assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)
+
 
 def _epoch_of(loader: PyBytesAsyncDataLoader) -> list[int]:
     return sorted(map(number, loader.items()))

@@ -23,23 +23,11 @@ from ..storage.base import ObjectInfo, Read, ReadResult, Store
 from ..view import empty
 from .parquet_footer import MAGIC, TAIL_BYTES, Footer
 
-__all__ = [
-    "PATIENCE",
-    "FileIndex",
-    "Version",
-    "cache",
-    "check_version",
-    "find",
-    "indexes",
-    "pyarrow",
-    "replaced",
-    "version_of",
-]
+__all__ = ["FileIndex", "Version", "cache", "check_version", "find", "indexes", "pyarrow", "replaced", "version_of"]
 
 CACHE_BYTES = 256 * MIB
 WEIGHT = 6  # memory of a parsed footer, as a multiple of its length
 FOOTERS_IN_FLIGHT = 16
-PATIENCE = 0.5  # seconds that leaving early waits for reads that run: they write into memory of their own
 LIKELY_BYTES, LIKELY_SHARE = 128 * 1024, 64  # footers are seldom longer than this, and than this part of their file
 _ENCRYPTED = b"PARE"
 
@@ -279,7 +267,7 @@ def _read(store: Store, pieces: Iterable[_Piece]) -> Iterator[tuple[_Piece, memo
         check_version(piece.uri, piece.info, result, piece.length)
         return result.data
 
-    for piece, result in runtime.each(read, pieces, window=FOOTERS_IN_FLIGHT, patience=PATIENCE):
+    for piece, result in runtime.each(read, pieces, window=FOOTERS_IN_FLIGHT, patience=runtime.PATIENCE):
         if isinstance(result, BaseException):
             raise result
         yield piece, result

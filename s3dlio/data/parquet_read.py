@@ -22,7 +22,7 @@ from ..transfer import plan
 from ..view import BytesView, empty
 from .parquet_columns import Columns, SchemaOf, leaves_of, row_groups_of
 from .parquet_footer import MAGIC
-from .parquet_index import PATIENCE, FileIndex, check_version, find, indexes, pyarrow, replaced
+from .parquet_index import FileIndex, check_version, find, indexes, pyarrow, replaced
 
 __all__ = ["Cut", "Layout", "RowGroups", "decoded", "layout_of", "stream", "to_ipc"]
 
@@ -227,7 +227,7 @@ def _by_threads(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: i
     def fetch(piece: _Piece) -> list[T]:
         return [_finished(piece.cut, finish)] if piece.landed(_result_of(store, piece)) else []
 
-    for piece, result in runtime.each(fetch, feed, window=window, patience=PATIENCE):
+    for piece, result in runtime.each(fetch, feed, window=window, patience=runtime.PATIENCE):
         if result:
             yield piece.cut, _settled(result)
 
