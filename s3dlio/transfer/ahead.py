@@ -46,6 +46,9 @@ class Forward:
         self._pieces: Iterator[tuple[int, int]] = iter(())
         self._coming: deque[tuple[int, Future[tuple[ObjectInfo, BytesView]]]] = deque()
         start = self.position
+        if self._version and start >= self._version.size:  # an answer to "nothing" need not tell a version
+            self._info = self._version
+            return
         match = self._version.etag if self._version else None
         self._ask(start, (start // BLOCK_BYTES + 1) * BLOCK_BYTES - start, match)
 
