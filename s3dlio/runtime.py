@@ -13,8 +13,10 @@ import contextvars
 import functools
 import itertools
 import logging
+import math
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -25,10 +27,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from . import config
 
-__all__ = ["Threads", "after_fork", "calls", "each", "io", "twin", "when_collected"]
+__all__ = ["PATIENCE", "Threads", "after_fork", "calls", "each", "io", "twin", "when_collected"]
 
 EXIT_TIMEOUT = 10.0
 LOOK_AGAIN = 0.05  # seconds between two looks at what still runs
+PATIENCE = 0.5  # seconds that leaving early waits for requests that run and whose memory is their own
 
 log = logging.getLogger("s3dlio")
 
@@ -120,12 +123,15 @@ io = Threads("io", lambda: config.snapshot().worker_threads)
 calls = Threads("call", lambda: 64)
 
 
-def each(function: Callable[[Item], T], items: Iterable[Item], *, window: int) -> Iterator[tuple[Item, T | BaseException]]:
+def each(
+    function: Callable[[Item], T], items: Iterable[Item], *, window: int, patience: float | None = None
+) -> Iterator[tuple[Item, T | BaseException]]:
     """Call `function` on every item in the I/O threads and yield (item, result or exception) as they end.
 
     At most `window` items are begun and not yet consumed, and `items` is advanced only as far, so that memory is
     bounded by the window; an iterator that has ended is asked again after each result. When the iterator is left early
-    nothing new begins, and what runs is waited for: nobody writes into a caller's buffer after that.
+    nothing new begins, and what runs is waited for: nobody writes into a caller's buffer after that. Who has no such
+    buffers may tell a `patience`, such as PATIENCE, in seconds: what runs longer then ends by itself.
     """
     pending = iter(items)
     if window == 1:
@@ -160,7 +166,9 @@ def each(function: Callable[[Item], T], items: Iterable[Item], *, window: int) -
                 num_running += 1
     finally:
         stopped.append(None)
-        while running and os.getpid() == owner:  # a forked child that collects this frame has none of the threads
+        until = time.monotonic() + (math.inf if patience is None else patience)
+        # A forked child that collects this frame has none of the threads.
+        while running and os.getpid() == owner and time.monotonic() < until:
             with contextlib.suppress(Empty):
                 ended.get(timeout=LOOK_AGAIN)
 

@@ -395,7 +395,6 @@ CASES = (
         _STREAM + "TestWindow::test_memory_threads_and_descriptors_stay_level_over_20_epochs",
     ),
     Case("O29", "PyBytesAsyncDataLoader: one window", _STREAM + "TestWindow::test_memory_is_that_of_the_window"),
-    Case("O29", "PyDataset.from_uris, DataLoader: memory", LATER),
     Case("O29", "create_async_loader, parquet", "tests/test_parquet_process.py::test_memory_is_a_window_of_row_groups"),
     Case("O29", "KeyList in forked workers", "tests/test_keys.py::test_forked_workers_share_a_million_names"),
     Case(
@@ -497,7 +496,11 @@ CASES = (
     Case("O35", "a copied checkpoint", _CHECKPOINTS + "TestCommit::test_a_copied_checkpoint_is_complete"),
     Case("O35", "SIGKILL while saving", "tests/test_checkpoint_crash.py::test_kill_at_random_moments"),
     Case("O35", "delete_checkpoint: stopped in the middle", _DELETED_BY_HALF),
-    Case("O36", "create_async_loader: parquet shapes", LATER),
+    Case(
+        "O36",
+        "create_async_loader: row groups without rows",
+        _PARQUET + "TestShapes::test_row_groups_without_rows_between_others_are_left_out",
+    ),
     Case(
         "O36",
         "create_async_loader: files without row groups, _SUCCESS, .crc",

@@ -95,6 +95,29 @@ def test_a_replaced_object_is_an_error(store: Faulty) -> None:
         file.take(len(CONTENT))
 
 
+@pytest.mark.parametrize("left", [0, 1, BLOCK])
+def test_a_long_way_that_is_skipped_may_lead_to_the_end(place: Place, left: int) -> None:
+    place.put("k", CONTENT)
+    file = Forward(*resolve(place.root + "k"), config.snapshot())
+    file.take(1)
+    file.skip(len(CONTENT) - 1 - left)
+    assert (file.position, file.left) == (len(CONTENT) - left, left)
+    assert bytes(file.take(1000)) == CONTENT[len(CONTENT) - left :]
+    file.skip(1)
+    assert file.left == 0
+
+
+@pytest.mark.parametrize("new", [bytes(1 + 20 * BLOCK), bytes(30 * BLOCK)], ids=["same size", "longer"])
+def test_an_object_that_is_replaced_before_a_long_way_is_skipped_is_an_error(store: Faulty, new: bytes) -> None:
+    store.put("k", memoryview(bytes(20 * BLOCK) + b"x"))
+    file = forward(store)
+    file.take(1)
+    store.put("k", memoryview(new))
+    file.skip(15 * BLOCK)
+    with pytest.raises(ChangedError, match=store.root):
+        file.take(1)
+
+
 class Ignoring(Faulty):
     """A store that does not compare versions."""
 
@@ -108,6 +131,17 @@ def test_a_store_that_ignores_the_wanted_version_is_found_out() -> None:
     store.change = lambda number, result: result._replace(info=result.info._replace(etag=f"version {number}"))
     with pytest.raises(ChangedError, match=store.root):
         forward(store).take(len(CONTENT))
+
+
+def test_a_store_that_ignores_the_wanted_version_is_found_out_behind_a_long_way() -> None:
+    store = Ignoring()
+    store.put("k", memoryview(bytes(20 * BLOCK)))
+    file = forward(store)
+    file.take(1)
+    store.put("k", memoryview(b"x" * 20 * BLOCK))
+    file.skip(15 * BLOCK)
+    with pytest.raises(ChangedError, match=store.root):
+        file.take(1)
 
 
 def test_a_missing_object_raises_when_it_is_looked_at(store: Faulty) -> None:

@@ -25,6 +25,13 @@ def filler(on_error: OnError = "skip") -> tuple[Filler, list[Skipped]]:
     return Filler(on_error, seen.append), seen
 
 
+def batch_of(fill_up: Filler, *outcomes: tuple[str, Any]) -> list[Any]:
+    """A whole batch."""
+    samples = [sample for uri, outcome in outcomes for sample in fill_up.add(uri, outcome)]
+    fill_up.end_batch()
+    return samples
+
+
 GONE = s3dlio.NotFoundError("s3://b/gone: no such object")
 
 
@@ -32,36 +39,36 @@ GONE = s3dlio.NotFoundError("s3://b/gone: no such object")
 class TestFiller:
     def test_a_bad_position_gets_the_last_good_sample_of_the_batch_else_the_next(self) -> None:
         fill_up, seen = filler()
-        assert fill_up.fill([("a", [1]), ("b", GONE), ("c", [3]), ("d", GONE)]) == [[1], [1], [3], [3]]
-        assert fill_up.fill([("e", GONE), ("f", GONE), ("g", [7])]) == [[7], [7], [7]]
+        assert batch_of(fill_up, ("a", [1]), ("b", GONE), ("c", [3]), ("d", GONE)) == [[1], [1], [3], [3]]
+        assert batch_of(fill_up, ("e", GONE), ("f", GONE), ("g", [7])) == [[7], [7], [7]]
         assert [(entry.uri, entry.repeated) for entry in seen] == [("b", "a"), ("d", "c"), ("e", "g"), ("f", "g")]
         assert seen[0].error == str(GONE)
 
     def test_a_repeated_sample_shares_no_memory(self) -> None:
-        first, second = filler()[0].fill([("a", bytearray(b"x")), ("b", GONE)])
+        first, second = batch_of(filler()[0], ("a", bytearray(b"x")), ("b", GONE))
         first[0] = 0
         assert second == b"x"
 
     def test_a_batch_without_a_good_sample_raises_and_names_them(self) -> None:
         fill_up, _ = filler()
-        fill_up.fill([("a", 1)])
+        batch_of(fill_up, ("a", 1))
         with pytest.raises(s3dlio.S3dlioError, match=r"no sample of a batch of 2 is good: b, c; the last error: .*gone"):
-            fill_up.fill([("b", GONE), ("c", GONE)])
-        assert fill_up.fill([("d", 4)]) == [4]
+            batch_of(fill_up, ("b", GONE), ("c", GONE))
+        assert batch_of(fill_up, ("d", 4)) == [4]
 
     @pytest.mark.parametrize(
         "kind", [s3dlio.AccessDeniedError, s3dlio.ConfigError, s3dlio.MissingPackageError, s3dlio.OutOfSpaceError]
     )
     def test_what_every_sample_would_meet_is_never_skipped(self, kind: type[Exception]) -> None:
         with pytest.raises(kind):
-            filler()[0].fill([("a", 1), ("b", kind("no"))])
+            batch_of(filler()[0], ("a", 1), ("b", kind("no")))
 
     @pytest.mark.parametrize(
         "error",
         [GONE, s3dlio.ChangedError("x"), s3dlio.ThrottledError("x"), s3dlio.S3dlioError("x"), ValueError("broken JPEG")],
     )
     def test_what_is_wrong_with_one_sample_is_skipped(self, error: Exception) -> None:
-        assert filler()[0].fill([("a", 1), ("b", error)]) == [1, 1]
+        assert batch_of(filler()[0], ("a", 1), ("b", error)) == [1, 1]
 
     @pytest.mark.parametrize(("answer", "is_skipped"), [(True, True), (False, False), (None, False)])
     def test_a_function_decides(self, answer: Any, is_skipped: bool) -> None:
@@ -74,11 +81,11 @@ class TestFiller:
 
         fill_up, seen = filler(decide)
         if is_skipped:
-            assert fill_up.fill([("a", 1), ("b", denied)]) == [1, 1]
+            assert batch_of(fill_up, ("a", 1), ("b", denied)) == [1, 1]
             assert len(seen) == 1
         else:
             with pytest.raises(s3dlio.AccessDeniedError):
-                fill_up.fill([("a", 1), ("b", denied)])
+                batch_of(fill_up, ("a", 1), ("b", denied))
         assert asked == [("b", denied)]
 
     @pytest.mark.parametrize("wrong", ["ignore", None, True, 3])
@@ -89,7 +96,7 @@ class TestFiller:
 
 def test_each_skipped_sample_is_warned_about() -> None:
     with pytest.warns(BadSampleWarning, match=r"skipped b \(.*gone.*\); a is repeated in its place"):
-        filler()[0].fill([("a", 1), ("b", GONE)])
+        batch_of(filler()[0], ("a", 1), ("b", GONE))
 
 
 @pytest.fixture
@@ -204,8 +211,9 @@ class TestDatasets:
     ) -> None:
         monkeypatch.setenv("PYTHONWARNINGS", "ignore")  # of spawned workers
         prefix = fill(make_place("file", tmp_path).root, 20)
+        dataset = kind(prefix)
         batches = s3dlio.torch.loader(
-            kind(prefix),
+            dataset,
             batch_size=4,
             num_workers=num_workers,
             multiprocessing_context=method,
@@ -213,7 +221,7 @@ class TestDatasets:
         )
         assert [batch.tolist() for batch in batches] == EXPECTED
         account = batches.stats()
-        assert account["num_skipped"] == 3
+        assert account["num_skipped"] == dataset.num_skipped == len(dataset.skipped) == 3
         by_name = {entry["uri"]: (entry["repeated"], entry["error"]) for entry in account["skipped"]}
         assert by_name == {
             f"{prefix}{bad:05}": (f"{prefix}{good:05}", f"{bad} is no picture") for bad, good in ((3, 2), (10, 9), (17, 16))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3dlio.data import crc
+from s3dlio.transfer import crc
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))

@@ -413,3 +413,42 @@ def test_leaving_early_leaves_nothing_behind(kind: str, prefix: str, shards: str
     after = threads_and_descriptors()
     assert after[0] <= before[0]
     assert after[1] <= before[1]
+
+
+def test_indexes_beside_the_shards_are_no_shards(shards: str, tmp_path: Any) -> None:
+    for shard in range(2):
+        for kind in ("records", "tar"):
+            s3dlio.put_bytes(f"file://{tmp_path}/{kind}/{shard}", s3dlio.get(f"{shards}{kind}/{shard}"))
+        s3dlio.create_tfrecord_index(f"file://{tmp_path}/records/{shard}")
+        s3dlio.create_tar_index(f"file://{tmp_path}/tar/{shard}")
+    assert [bytes(record) for record in ReadTFRecord(f"file://{tmp_path}/records/")] == [
+        b"%d" % i for i in range(2 * PER_SHARD)
+    ]
+    assert len(list(ReadTar(f"file://{tmp_path}/tar"))) == 4 * PER_SHARD
+    assert [sample["__key__"] for sample in ReadTarSamples(f"file://{tmp_path}/tar/1")] == [
+        f"{number:04}" for number in range(PER_SHARD, 2 * PER_SHARD)
+    ]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_raw_row_groups_keep_what_they_know_in_a_batch(shards: str, num_workers: int) -> None:
+    pipe = ReadParquet(f"{shards}rows/", decode="raw")
+    loader = DataLoader(pipe, batch_size=PER_SHARD, num_workers=num_workers)
+    items = [item for batch in loader for item in batch]
+    assert sorted((item.uri, item["rg_idx"]) for item in items) == [
+        (f"{shards}rows/{shard}.parquet", row_group) for shard in range(NUM_SHARDS) for row_group in range(PER_SHARD)
+    ]
+    for item in items:
+        shard = int(item.uri.removesuffix(".parquet")[-1])
+        assert pq.read_table(io.BytesIO(item)).column("x").to_pylist() == [shard * PER_SHARD + item.rg_idx]
+
+
+def test_a_place_in_the_files_of_one_rank_is_none_in_those_of_another(shards: str) -> None:
+    def records(rank: int) -> PipeDataset:
+        return PipeDataset(ReadTFRecord([f"{shards}records/{shard}" for shard in range(4)]), rank=rank, world_size=2)
+
+    first, second = records(0), records(1)
+    next(iter(first))
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(ValueError, match="other names"):
+        list(second)

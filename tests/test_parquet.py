@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 import textwrap
@@ -232,8 +233,8 @@ class TestItems:
         assert dict(item).keys() == {"data", "uri", "rg_idx"}
         with pytest.raises(KeyError, match="an item has data, uri, rg_idx"):
             item["rows"]
-        again = pickle.loads(pickle.dumps(item))
-        assert (again.uri, again.rg_idx, bytes(again)) == (item.uri, item.rg_idx, bytes(item))
+        for again in (pickle.loads(pickle.dumps(item)), copy.copy(item), copy.deepcopy(item)):
+            assert (again.uri, again.rg_idx, bytes(again)) == (item.uri, item.rg_idx, bytes(item))
 
     def test_a_batch_has_the_same_facts(self, train: str) -> None:
         item = next(iter(load(train, decode="batch", columns=["x"])))

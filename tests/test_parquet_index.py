@@ -59,6 +59,23 @@ class TestShapes:
         assert [(item.uri, item.rg_idx) for item in loader] == [(f"{place.root}d/a.parquet", number) for number in range(2)]
         assert rows(place.root + "d", decode, columns=[0]).equals(table(num_rows=60).select(["x"]))
 
+    @pytest.mark.parametrize("decode", ["raw", "arrow", "batch"])
+    def test_row_groups_without_rows_between_others_are_left_out(self, decode: str) -> None:
+        out, content = io.BytesIO(), table(num_rows=60)
+        with pq.ParquetWriter(out, content.schema) as writer:
+            for part in (content.slice(0, 0), content.slice(0, 50), content.slice(0, 0), content.slice(50)):
+                writer.write_table(part)
+        uri = "memory://between/a.parquet"
+        s3dlio.put_bytes(uri, out.getvalue())
+        assert [item.rg_idx for item in load(uri, decode=decode)] == [1, 3]
+        assert rows(uri, decode).equals(content)
+        assert s3dlio.parquet_rg_row_offsets(uri) == [0, 0, 50, 50, 60]
+        index = s3dlio.PyParquetIndex()
+        index.ensure_indexed([uri])
+        assert [index.rg_for_sample(uri, sample) for sample in (0, 49, 50)] == [1, 1, 3]
+        with pytest.raises(IndexError, match=r"row group 2 of .* has no rows"):
+            s3dlio.parquet_get_rg(uri, 2, decode=decode)
+
     def test_partitions_whose_names_begin_with_an_underscore_are_data(self, place: Place) -> None:
         place.put("d/_day=1/a.parquet", FILE)
         assert len(load(place.root + "d/")) == 4

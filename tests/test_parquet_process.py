@@ -84,10 +84,14 @@ except KeyboardInterrupt:
 """
 
 
+LARGE = pa.table({"x": np.random.default_rng(0).random(2 * MIB // 8)})
+"""Two row groups of 1 MiB, which threads read; small ones are read by the thread that waits."""
+
+
+@pytest.mark.parametrize("content", [file_of(table()), file_of(LARGE, MIB // 8)], ids=["polling", "threads"])
 def test_control_c_ends_a_loader_that_waits_and_then_the_process(
-    faults: FaultServer, run_python: Callable[..., subprocess.CompletedProcess[str]]
+    faults: FaultServer, run_python: Callable[..., subprocess.CompletedProcess[str]], content: bytes
 ) -> None:
-    content = file_of(table())
     faults.s3.put("d/a.parquet", content)
 
     def is_row_group(request: Request) -> bool:

@@ -110,6 +110,23 @@ class TestEach:
         assert 1 in ran
         assert len(ran) <= 4
 
+    def test_who_has_no_buffers_of_callers_leaves_before_what_runs_has_ended(self) -> None:
+        started, release = threading.Event(), threading.Event()
+        ended: list[int] = []
+
+        def work(number: int) -> None:
+            if number:
+                started.set()
+                release.wait(30)
+                ended.append(number)
+
+        results = each(work, range(1000), window=2, patience=0.0)
+        next(results)
+        assert started.wait(30)
+        results.close()  # type: ignore[attr-defined]
+        assert not ended
+        release.set()
+
     def test_an_error_of_the_items_passes_after_what_runs_has_ended(self) -> None:
         def items() -> Iterator[int]:
             yield from range(5)

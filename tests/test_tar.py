@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from s3dlio import TarFile, TarReader, TarSampleReader, create_tar_index
 from s3dlio.data import tarheaders
 from s3dlio.data.tar import TarEntry, read_tar_index, split_name
-from s3dlio.errors import CorruptDataError, IncompleteReadError
+from s3dlio.errors import ChangedError, CorruptDataError, IncompleteReadError
 from s3dlio.transfer import ahead
 
 from .conftest import MemoryPlace, Place
@@ -240,6 +240,16 @@ def test_an_index_and_members_by_name_and_number(place: Place) -> None:
         assert len(file) == len(files)
         assert list(map(bytes, file.get_many([LONG, 3, "a/1.cls", -1]))) == [b"long", b"y" * 512, b"7", b"odd"]
         assert bytes(file["a/1.jpg"]) == b"x" * 700
+
+
+def test_an_archive_that_is_replaced_is_not_read_by_the_index_of_the_old_one(place: Place) -> None:
+    place.put("t.tar", archive_of(FILES))
+    file = TarFile(place.root + "t.tar")
+    assert bytes(file["a/1.cls"]) == b"7"
+    place.put("t.tar", archive_of([("b", b"z" * 512), *FILES]))
+    with pytest.raises(ChangedError, match=r"t\.tar"):
+        file.get_many(["a/1.cls"])
+    assert bytes(TarFile(place.root + "t.tar")["a/1.cls"]) == b"7"
 
 
 def test_wrong_names_and_wrong_indices_are_errors() -> None:

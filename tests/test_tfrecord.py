@@ -128,6 +128,20 @@ def test_a_state_of_something_else_is_refused(change: dict[str, object]) -> None
         reader.load_state_dict({**reader.state_dict(), **change})  # type: ignore[dict-item]
 
 
+def test_a_state_is_of_files_with_the_same_names_in_the_same_order(place: Place) -> None:
+    for name in ("old/1", "old/2", "new/1", "new/2"):
+        place.put(name, file_of(DATA[int(name[-1]) :]))
+    reader = TFRecordReader([place.root + "old/1", place.root + "old/2"])
+    begun = iter(reader)
+    next(begun)
+    moved = TFRecordReader([place.root + "new/1", place.root + "new/2"])
+    moved.load_state_dict(reader.state_dict())
+    assert contents(moved) == DATA[2:] + DATA[2:]
+    for names in (["old/2", "old/1"], ["old/1", "old/3"]):
+        with pytest.raises(ValueError, match="files of other names, or in another order"):
+            TFRecordReader([place.root + name for name in names]).load_state_dict(reader.state_dict())
+
+
 def test_a_state_beyond_the_files_end_is_an_error() -> None:
     place = MemoryPlace()
     place.put("a", file_of(DATA))

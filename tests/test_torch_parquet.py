@@ -104,6 +104,14 @@ def test_times_are_whole_numbers_and_lists_stay_lists(local_train: str) -> None:
     assert batch["name"][:2] == [None, "row 1"]
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("ms"), pa.date32(), pa.duration("s")])
+def test_a_null_among_times_is_an_error_not_a_number(kind: pa.DataType) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([1, None], kind)], ["when"])
+    with pytest.raises(ValueError, match="column 'when' has nulls"):
+        to_tensors(batch)
+    assert to_tensors(batch.slice(0, 1))["when"].tolist() == [1]
+
+
 def test_a_batch_is_cut_into_smaller_ones_of_the_same_memory(local_train: str) -> None:
     batch = next(iter(ParquetDataset(local_train, columns=COLUMNS)))
     parts = list(split_rows(batch, 8))

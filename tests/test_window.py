@@ -45,6 +45,27 @@ def test_it_goes_on_exactly_from_any_position_of_any_epoch(size: int, window: in
     assert list(resumed) == epochs[epoch + 1]
 
 
+def test_naming_the_restored_epoch_keeps_the_position_and_another_one_does_not() -> None:
+    stream = ShuffleWindow(range(20), window=5, seed=1)
+    epochs = [list(stream) for _ in range(3)]
+    stream.set_epoch(1)
+    begun = iter(stream)
+    for _ in range(7):
+        next(begun)
+    resumed = ShuffleWindow(range(20), window=5, seed=1)
+    resumed.load_state_dict(stream.state_dict())
+    assert resumed.epoch == 1
+    rest = []
+    for epoch in range(resumed.epoch, 3):  # the loop of a training job
+        resumed.set_epoch(epoch)
+        rest.append(list(resumed))
+    assert rest == [epochs[1][7:], epochs[2]]
+    resumed.load_state_dict(stream.state_dict())
+    resumed.set_epoch(0)
+    assert list(resumed) == epochs[0]
+    assert resumed.epoch == 1
+
+
 def test_orders_differ_between_epochs_seeds_and_windows() -> None:
     stream = ShuffleWindow(range(400), window=100, seed=1)
     epochs = [list(stream) for _ in range(4)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..errors import AccessDeniedError, ConfigError, MissingPackageError, OutOfSpaceError, S3dlioError
@@ -95,9 +95,3 @@ class Filler:
             last = bad[-1][1]
             names = ", ".join(uri for uri, _ in bad[:3]) + (" …" if len(bad) > 3 else "")
             raise S3dlioError(f"no sample of a batch of {len(bad)} is good: {names}; the last error: {last}") from last
-
-    def fill(self, batch: Iterable[tuple[str, Any]]) -> list[Any]:
-        """A whole batch at once, of as many samples as it has positions."""
-        filled = [sample for uri, outcome in batch for sample in self.add(uri, outcome)]
-        self.end_batch()
-        return filled

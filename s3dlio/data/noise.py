@@ -4,7 +4,7 @@ Generating every byte, and summing it up, costs half a second of CPU per GiB eac
 generated, rows A and columns B, and each block of the result is A[i] ^ B[j] of a pair of its own. Two blocks that share a
 row or a column still differ by a random block, so any two blocks are independent, no bytes repeat, and nothing can be
 deduplicated; only an XOR of four whole blocks shows how they were made. The CRC of a ^ b follows from those of a and b
-(see `crc`), so the data is never read again.
+(see `transfer.crc`), so the data is never read again.
 
 What makes a value finite is a mask on the random bits and a constant under it, both of which XOR keeps.
 """
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import runtime
-from . import crc
+from ..transfer import crc
 
 __all__ = ["Pattern", "fill", "pattern_of"]
 

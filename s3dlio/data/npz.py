@@ -18,8 +18,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import objects
 from ..errors import CorruptDataError, IncompleteReadError, S3dlioError
+from ..transfer import crc
 from ..view import ALIGNMENT, BytesView, as_buffer, empty
-from . import crc, noise, npy, ziplayout
+from . import noise, npy, ziplayout
 
 __all__ = ["generate_npz_bytes", "load_npz", "read_npz"]
 

@@ -56,6 +56,12 @@ class ParquetItem(BytesView):
         """The names of the facts, so that `dict(item)` works."""
         return KEYS
 
+    def __copy__(self) -> ParquetItem:
+        return _item_of(self, self.uri, self.rg_idx)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None, /) -> ParquetItem:
+        return _item_of(self, self.uri, self.rg_idx)
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         kind, arguments = super().__reduce_ex__(protocol)[:2]
         return (_item_of, (*arguments, self.rg_idx)) if kind is copy_of else (kind, arguments)
@@ -137,14 +143,7 @@ class ParquetOptions:
         return cls(**options)
 
     def __post_init__(self) -> None:
-        for name, smallest in (
-            ("footer_cap", 1),
-            ("prefetch", 1),
-            ("seed", 0),
-            ("epoch", 0),
-            ("rank", 0),
-            ("world_size", 1),
-        ):
+        for name, smallest in _SMALLEST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not hasattr(value, "__index__"):
                 raise ConfigError(f"{name} is a whole number, not {value!r}")

@@ -105,8 +105,8 @@ class FileIndex:
         except ValueError as exc:
             raise S3dlioError(f"cannot read {self.uri}: {exc}") from exc
         for group in footer.row_groups:
-            for chunk in group.chunks:
-                if chunk.length < 0 or chunk.start < len(MAGIC) or chunk.start + chunk.length > self.data_end:
+            for chunk in group.chunks if group.num_rows else ():  # without rows they may be said to begin at byte 0
+                if chunk.length < 1 or chunk.start < len(MAGIC) or chunk.start + chunk.length > self.data_end:
                     where = f"{chunk.length} bytes from {chunk.start} on"
                     raise CorruptDataError(f"{self.uri} is damaged: it has no {where}, which its footer names as data")
         return footer
@@ -267,7 +267,7 @@ def _read(store: Store, pieces: Iterable[_Piece]) -> Iterator[tuple[_Piece, memo
         check_version(piece.uri, piece.info, result, piece.length)
         return result.data
 
-    for piece, result in runtime.each(read, pieces, window=FOOTERS_IN_FLIGHT):
+    for piece, result in runtime.each(read, pieces, window=FOOTERS_IN_FLIGHT, patience=runtime.PATIENCE):
         if isinstance(result, BaseException):
             raise result
         yield piece, result

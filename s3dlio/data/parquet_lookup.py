@@ -35,7 +35,8 @@ def parquet_get_rg(
     """Read one row group of a file: the item that a loader with these options gives.
 
     `decode` is "arrow", "raw" or "batch". The footer is read once per process; when the file turns out to be another one
-    than it was then, its new footer is read. Raises IndexError for a row group that the file does not have.
+    than it was then, its new footer is read. Raises IndexError for a row group that the file does not have, or
+    that has no rows.
     """
     if decode not in FINISHERS:
         raise ConfigError(f"decode={decode!r} is none of {', '.join(FINISHERS)}")
@@ -59,6 +60,8 @@ def _read(index: FileIndex, row_group: int, columns: Columns | None, decode: str
 def _check_row_group(index: FileIndex, row_group: int) -> None:
     if not 0 <= row_group < index.num_row_groups:
         raise IndexError(f"{index.uri} has no row group {row_group}: it has {index.num_row_groups}, from 0 on")
+    if not index.num_rows[row_group]:
+        raise IndexError(f"row group {row_group} of {index.uri} has no rows: nothing to read")
 
 
 def _index_of(uri: str, footer_cap: int) -> FileIndex:

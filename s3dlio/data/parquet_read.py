@@ -212,6 +212,7 @@ def stream(store: Store, cuts: Iterator[Cut], finish: Callable[[Cut], T], *, pre
             while feed.order and id(feed.order[0]) in here:
                 yield here.pop(id(feed.order[0])).result()
                 del feed.order[0]
+        assert not feed.order, f"row group {feed.order[0].row_group} of {feed.order[0].index.uri} had no end"
         if feed.failure is not None:
             raise feed.failure
     finally:
@@ -226,7 +227,7 @@ def _by_threads(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: i
     def fetch(piece: _Piece) -> list[T]:
         return [_finished(piece.cut, finish)] if piece.landed(_result_of(store, piece)) else []
 
-    for piece, result in runtime.each(fetch, feed, window=window):
+    for piece, result in runtime.each(fetch, feed, window=window, patience=runtime.PATIENCE):
         if result:
             yield piece.cut, _settled(result)
 

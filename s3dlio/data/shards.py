@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from .. import config, objects
@@ -77,12 +79,19 @@ class ShardReader(Generic[T]):
             for _, file in opened:
                 file.close()
 
+    @cached_property
+    def _names(self) -> int:
+        """What tells lists of files apart: a CRC-32 of their last names, which stay when the files are moved."""
+        names = "\n".join(uri.rpartition("/")[2] for uri in self.uris)
+        return zlib.crc32(names.encode("utf-8", "surrogateescape"))
+
     def state_dict(self) -> dict[str, int]:
         """The position after the last item that was taken, in a few plain numbers."""
         file, offset, num_items = self._position
         return {
             "version": VERSION,
             "num_files": len(self.uris),
+            "names": self._names,
             "file": file,
             "offset": offset,
             "num_items": num_items,
@@ -94,6 +103,8 @@ class ShardReader(Generic[T]):
             raise ValueError(f"this state has version {state.get('version')}, this s3dlio reads version {VERSION}")
         if state.get("num_files") != len(self.uris):
             raise ValueError(f"the state was taken on {state.get('num_files')} files, and there are {len(self.uris)} now")
+        if state.get("names") != self._names:
+            raise ValueError("the state was taken on files of other names, or in another order, than there are now")
         for name in ("file", "offset", "num_items"):
             if not isinstance(state.get(name), int) or state[name] < 0:
                 raise ValueError(f"this state has {name}={state.get(name)!r}, where a number from 0 on belongs")

@@ -111,13 +111,16 @@ def split_name(name: str) -> tuple[str, str]:
 class TarFile:
     """One tar archive by member: `file[name]` or `file[number]`, `len(file)`, `file.get_many(…)`, each one ranged read.
 
-    `index` is the URI of an index, or what `read_tar_index` returns; without it the headers are read to make one.
+    `index` is the URI of an index, or what `read_tar_index` returns; without it the headers are read to make one, and an
+    archive that was replaced since is a ChangedError. An index cannot tell whether it is that of the archive.
     """
 
     def __init__(self, uri: str, index: str | Sequence[TarEntry] | None = None) -> None:
         self.uri = uri
+        self._etag: str | None = None
         if index is None:
-            self.entries: Sequence[TarEntry] = list(_entries(uri))
+            self._etag, entries = _indexed(uri)
+            self.entries: Sequence[TarEntry] = entries
         else:
             self.entries = read_tar_index(index) if isinstance(index, str) else index
         self._numbers = {entry.name: number for number, entry in enumerate(self.entries)}
@@ -133,7 +136,7 @@ class TarFile:
         wanted = [self.entries[self._numbers[name] if isinstance(name, str) else name] for name in members]
         store, key = objects.resolve(self.uri)
         pieces = [(entry.offset, entry.size) for entry in wanted]
-        views = ranges.fetch_ranges(store, key, pieces, window=WINDOW, options=config.snapshot())
+        views = ranges.fetch_ranges(store, key, pieces, window=WINDOW, options=config.snapshot(), match=self._etag)
         for view, entry in zip(views, wanted, strict=True):
             if view.nbytes < entry.size:
                 has = f"{view.nbytes} of {entry.size} bytes"
@@ -143,12 +146,15 @@ class TarFile:
     __getitems__ = get_many
 
 
-def _entries(uri: str) -> Iterator[TarEntry]:
+def _indexed(uri: str) -> tuple[str | None, list[TarEntry]]:
+    """The etag of an archive, and where its files lie."""
     file = Forward(*objects.resolve(uri), config.snapshot())
+    entries = []
     try:
         for header in headers(file):
-            yield TarEntry(file.position, header.size, header.name)
+            entries.append(TarEntry(file.position, header.size, header.name))
             file.skip(padded(header.size))
+        return file.etag, entries
     finally:
         file.close()
 
@@ -158,7 +164,7 @@ def create_tar_index(input_path: str, output_path: str | None = None) -> int:
 
     Any scheme in and out. Of large files only the headers are read. Nothing is written when the archive is broken.
     """
-    entries = list(_entries(input_path))
+    _, entries = _indexed(input_path)
     text = "".join(f"{entry.offset} {entry.size} {json.dumps(entry.name)}\n" for entry in entries)
     objects.put_bytes(f"{input_path}.idx" if output_path is None else output_path, text.encode())
     return len(entries)

@@ -58,10 +58,17 @@ class ShuffleWindow(Generic[T]):
         self._is_restored = False
         self._is_begun = False
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that iterates next."""
+        return self._epoch + (self._is_begun and not self._is_restored)
+
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be this epoch, from its beginning."""
+        """Name the epoch that iterates next. A restored position stays when it belongs to this very epoch."""
         if epoch < 0:
             raise ValueError(f"epoch={epoch} is negative")
+        if self._is_restored and epoch == self._epoch:
+            return
         self._epoch, self._position, self._start, self._at_start = epoch, 0, 0, None
         self._is_restored = self._is_begun = False
 

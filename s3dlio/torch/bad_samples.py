@@ -13,7 +13,7 @@ from ..transfer.read import Arrival
 from ..view import BytesView
 from .ranks import current_worker
 
-__all__ = ["Board", "filled"]
+__all__ = ["Board", "Skipping", "filled"]
 
 ROWS = 64  # one per worker, so that each has one writer; the last one is that of the main process
 ROW_BYTES = 16 * 1024
@@ -54,6 +54,22 @@ class Board:
         self.__dict__.update(
             {name: tensor if tensor.is_shared() else tensor.share_memory_() for name, tensor in state.items()}
         )
+
+
+class Skipping:
+    """A dataset that tells of the samples which its `on_error` let pass."""
+
+    _board: Board | None = None
+
+    @property
+    def num_skipped(self) -> int:
+        """Samples that were skipped until now, by all workers in all epochs."""
+        return 0 if self._board is None else self._board.num_skipped
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """Them, with their errors and what was repeated instead: the first ones of each worker."""
+        return [] if self._board is None else self._board.skipped()
 
 
 def filled(

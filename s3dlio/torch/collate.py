@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from ..data.parquet import ParquetItem
 from ..view import ALIGNMENT, BytesView, copy_of
 
 __all__ = ["ViewBatch"]
@@ -102,5 +103,6 @@ def _unpack_arena(arena: torch.UntypedStorage, facts: list[tuple[int, str]], kin
 
 
 default_collate_fn_map[BytesView] = _collate_views
+default_collate_fn_map[ParquetItem] = lambda batch, **_: list(batch)  # else PyTorch takes them for arrays to be stacked
 ForkingPickler.register(ViewBatch, lambda batch: _pack(batch, ViewBatch))
 ForkingPickler.register(BytesView, lambda view: _pack([view], None) if view.is_bytes else np.asarray(view).__reduce__())

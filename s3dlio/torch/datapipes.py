@@ -43,6 +43,9 @@ Source = str | Iterable[str] | IterDataPipe[Any]
 """A prefix to list, URIs to take as they are, or a pipe of URIs."""
 
 
+_BUT_INDEXES = r"re:(?<!\.idx)\Z"
+
+
 class _Held:
     """Keeps what PyTorch would pickle again and again when it looks for the pipes of a graph: any collection."""
 
@@ -125,6 +128,9 @@ class _ShardPipe(_Reader):
     _reader: ShardReader[Any] | None = None
     _resume_at: dict[str, int] | None = None
 
+    def _read_from(self, source: Source) -> None:
+        super()._read_from(ListObjects(source, _BUT_INDEXES) if isinstance(source, str) else source)
+
     def _make(self, uris: list[str]) -> ShardReader[Any]:
         raise NotImplementedError
 
@@ -155,7 +161,8 @@ class _ShardPipe(_Reader):
 class ReadTFRecord(_ShardPipe):
     """The records of TFRecord files as BytesViews, each file's in order, their checksums checked unless `verify` is false.
 
-    Files, not records, are shuffled and shared: have at least as many as ranks times workers.
+    Files, not records, are shuffled and shared: have at least as many as ranks times workers. Under a prefix, what ends in
+    `.idx` is left out, here and by the readers of tar archives: `create_tfrecord_index` writes its indexes beside the files.
     """
 
     def __init__(self, source: Source, *, verify: bool = True) -> None:

@@ -6,16 +6,16 @@ Both hold names and options only, so that they pickle for spawned workers and ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any
 
 from torch.utils.data import Dataset
 
 from .. import bulk, objects
-from ..data.bad_samples import Filler, OnError, Skipped, checked_on_error
+from ..data.bad_samples import Filler, OnError, checked_on_error
 from ..data.keys import KeyList
 from ..view import BytesView
 from . import collate as _collate  # noqa: F401 - teaches PyTorch what a batch of views is
-from .bad_samples import Board, filled
+from .bad_samples import Board, Skipping, filled
 from .ranks import current_worker
 from .resumable import DealtStream, tail_of
 
@@ -24,7 +24,7 @@ __all__ = ["ObjectStoreIterableDataset", "ObjectStoreMapDataset"]
 Transform = Callable[[BytesView], Any]
 
 
-class ObjectStoreMapDataset(Dataset[Any]):
+class ObjectStoreMapDataset(Skipping, Dataset[Any]):
     """The objects under a prefix, by index, in the order of their names.
 
     `uri` is listed once, here: markers are left out and an empty result is a NotFoundError. `pattern` is a glob (or
@@ -77,16 +77,6 @@ class ObjectStoreMapDataset(Dataset[Any]):
         self._on_error = checked_on_error(on_error)
         self._board = None if on_error == "raise" else Board()
 
-    @property
-    def num_skipped(self) -> int:
-        """Samples that were skipped until now, by all workers in all epochs."""
-        return 0 if self._board is None else self._board.num_skipped
-
-    @property
-    def skipped(self) -> list[Skipped]:
-        """Them, with their errors and what was repeated instead: the first ones of each worker."""
-        return [] if self._board is None else self._board.skipped()
-
     def __len__(self) -> int:
         return len(self.uris)
 
@@ -109,7 +99,7 @@ class ObjectStoreMapDataset(Dataset[Any]):
         return f"ObjectStoreMapDataset({self.uris!r})"
 
 
-class ObjectStoreIterableDataset(DealtStream):
+class ObjectStoreIterableDataset(Skipping, DealtStream):
     """The objects under a prefix as a stream: each once per epoch, over all ranks and DataLoader workers.
 
     The order is a pure function of `seed` and the epoch (with `shuffle`; else that of the names); call `set_epoch` before
@@ -174,16 +164,6 @@ class ObjectStoreIterableDataset(DealtStream):
         self._board = None if on_error == "raise" else Board()
         self._deal_out(len(keys), **dealing)
 
-    @property
-    def num_skipped(self) -> int:
-        """Samples that were skipped until now, by all workers in all epochs."""
-        return 0 if self._board is None else self._board.num_skipped
-
-    @property
-    def skipped(self) -> list[Skipped]:
-        """Them, with their errors and what was repeated instead: the first ones of each worker."""
-        return [] if self._board is None else self._board.skipped()
-
     def _read(self, samples: Iterator[int], taken: int) -> Iterator[Any]:
         arrivals = bulk.arrivals(self.uris.pick(samples), window=self._prefetch)
         filler = Filler(self._on_error, self._board.add if self._board else None)
@@ -191,11 +171,6 @@ class ObjectStoreIterableDataset(DealtStream):
 
     def _transformed(self, view: BytesView) -> Any:
         return _transformed(view, self._transform)
-
-    def __copy__(self) -> Self:
-        twin = super().__copy__()
-        twin._board = None if self._board is None else Board()
-        return twin
 
 
 def _keys_of(uris: Iterable[str]) -> KeyList:

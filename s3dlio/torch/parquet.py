@@ -78,13 +78,16 @@ class ParquetDataset(DealtStream):
 def to_tensors(batch: Any) -> dict[str, Any]:
     """The columns of a pyarrow.RecordBatch by name: tensors that share memory where `to_numpy` does, else lists.
 
-    Times and dates come as their whole numbers, text and lists of any length as lists. Raises ValueError as `to_numpy` does.
+    Times and dates come as their whole numbers, text and lists of any length as lists. Raises ValueError as `to_numpy` does,
+    and for a null among times.
     """
-    return {name: _tensor(array) for name, array in to_numpy(batch).items()}
+    return {name: _tensor(name, array) for name, array in to_numpy(batch).items()}
 
 
-def _tensor(array: np.ndarray[Any, Any]) -> Any:
+def _tensor(name: str, array: np.ndarray[Any, Any]) -> Any:
     if array.dtype.kind in "mM":
+        if np.isnat(array).any():
+            raise ValueError(f"column {name!r} has nulls, which no whole number stands for: fill them, or leave it out")
         array = array.view(np.int64)
     if array.dtype.kind not in "biuf":
         return array.tolist()

@@ -33,18 +33,24 @@ class Forward:
         self._store = store
         self._key = key
         self._options = options
+        self._version: ObjectInfo | None = None  # of the object, since its first block came
         self._begin()
 
     def _begin(self) -> None:
+        """Ask for the block at the position, of the version that is known already if one is."""
         self._owner = os.getpid()
-        self._info: ObjectInfo | None = None
+        self._info: ObjectInfo | None = None  # None: that block was not waited for
         self._block = empty(0, self.uri)
         self._memory = memoryview(self._block)
         self._used = 0  # of the block
         self._pieces: Iterator[tuple[int, int]] = iter(())
         self._coming: deque[tuple[int, Future[tuple[ObjectInfo, BytesView]]]] = deque()
         start = self.position
-        self._ask(start, (start // BLOCK_BYTES + 1) * BLOCK_BYTES - start, None)
+        if self._version and start >= self._version.size:  # an answer to "nothing" need not tell a version
+            self._info = self._version
+            return
+        match = self._version.etag if self._version else None
+        self._ask(start, (start // BLOCK_BYTES + 1) * BLOCK_BYTES - start, match)
 
     def _ask(self, start: int, length: int, match: str | None) -> None:
         store, key, uri = self._store, self._key, self.uri
@@ -54,6 +60,11 @@ class Forward:
     def size(self) -> int:
         """Bytes of the whole object; waits for the first block."""
         return self._told().size
+
+    @property
+    def etag(self) -> str | None:
+        """Of the version that is read; waits for the first block."""
+        return self._told().etag
 
     @property
     def left(self) -> int:
@@ -117,11 +128,18 @@ class Forward:
         if self._owner != os.getpid():  # the threads that would bring the blocks are not in a forked child
             self._begin()
         if self._info is None:
-            self._info, self._block = self._coming.popleft()[1].result()
+            info, self._block = self._coming.popleft()[1].result()
+            self._check(info)
+            self._info = self._version = info
             self._memory = memoryview(self._block)
             self._pieces = plan.split(self.position + self._block.nbytes, self._info.size, BLOCK_BYTES)
             self._look_ahead()
         return self._info
+
+    def _check(self, info: ObjectInfo, *, is_whole: bool = True) -> None:
+        known = self._version or info
+        if (info.etag, info.size) != (known.etag, known.size) or not is_whole:
+            raise ChangedError(f"{self.uri} was replaced while it was read: read it again")
 
     def _look_ahead(self) -> None:
         assert self._info is not None
@@ -132,9 +150,7 @@ class Forward:
         """Go on to the next block."""
         length, future = self._coming.popleft()
         info, block = future.result()
-        assert self._info is not None
-        if (info.etag, info.size, block.nbytes) != (self._info.etag, self._info.size, length):
-            raise ChangedError(f"{self.uri} was replaced while it was read: read it again")
+        self._check(info, is_whole=block.nbytes == length)
         self._block, self._memory, self._used = block, memoryview(block), 0
         self._look_ahead()
 

@@ -1,8 +1,7 @@
 """CRCs with their name: of a stream, and of an object whose bytes come in any order.
 
 The name is part of a checksum's text (`crc32c:e3069283`), so that what was written with one is never judged by the other.
-The arithmetic of joining is that of zlib's crc32_combine: a CRC is a polynomial over GF(2), and bytes that follow multiply
-it by a power of x.
+How CRCs are joined is told in `crc`.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import NamedTuple, cast
 
 from ..errors import CorruptDataError, MissingPackageError
 from ..loading import gate
+from . import crc
 
 __all__ = ["Checksum", "Coverage", "best_algorithm", "joined", "parsed"]
 
@@ -24,7 +24,7 @@ Update = Callable[[memoryview, int], int]
 
 class _Algorithm(NamedTuple):
     load: Callable[[], Update]
-    polynomial: int  # reflected
+    polynomial: int
 
 
 def _crc32c() -> Update:
@@ -36,11 +36,9 @@ def _crc32c() -> Update:
 
 
 _ALGORITHMS = {
-    "crc32c": _Algorithm(_crc32c, 0x82F63B78),
-    "crc32": _Algorithm(lambda: zlib.crc32, 0xEDB88320),
+    "crc32c": _Algorithm(_crc32c, crc.CRC32C),
+    "crc32": _Algorithm(lambda: zlib.crc32, crc.CRC32),
 }
-_ONE = 1 << 31  # the polynomial 1: coefficients are reflected
-_X = 1 << 30
 
 
 @lru_cache
@@ -89,35 +87,7 @@ class Checksum:
 
 def joined(algorithm: str, first: int, second: int, second_bytes: int) -> int:
     """The CRC of two pieces, one behind the other, from theirs and the length of the second."""
-    polynomial = _ALGORITHMS[algorithm].polynomial
-    return _product(_shift(second_bytes, polynomial), first, polynomial) ^ second
-
-
-@lru_cache(maxsize=1024)
-def _shift(num_bytes: int, polynomial: int) -> int:
-    """x to the power of so many bits."""
-    power, result, exponent = _X, _ONE, num_bytes * 8
-    while exponent:
-        if exponent & 1:
-            result = _product(power, result, polynomial)
-        power = _square(power, polynomial)
-        exponent >>= 1
-    return result
-
-
-@lru_cache(maxsize=256)
-def _square(value: int, polynomial: int) -> int:
-    return _product(value, value, polynomial)
-
-
-def _product(left: int, right: int, polynomial: int) -> int:
-    result = 0
-    while left:
-        if left & _ONE:
-            result ^= right
-        left = (left << 1) & 0xFFFFFFFF
-        right = (right >> 1) ^ polynomial if right & 1 else right >> 1
-    return result
+    return crc.combined(first, second, second_bytes, _ALGORITHMS[algorithm].polynomial)
 
 
 class Coverage:
@@ -155,6 +125,6 @@ class Coverage:
     def text(self) -> str:
         """The checksum of all pieces, which leave no gap."""
         value = 0
-        for start, (end, crc) in zip(self._starts, self._pieces, strict=True):
-            value = joined(self._algorithm, value, crc, end - start)
+        for start, (end, piece) in zip(self._starts, self._pieces, strict=True):
+            value = joined(self._algorithm, value, piece, end - start)
         return _text(self._algorithm, value)

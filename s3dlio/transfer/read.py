@@ -118,12 +118,25 @@ def _completed(store: Store, first: Read, result: ReadResult, options: Options) 
     if etag is None or etag.startswith("W/"):  # pieces of what has no sure version could be of two versions: all in one
         store.read(first._replace(length=first.into.length))
         return first.into.landed()
-    fill(store, result.info, memoryview(view)[done:], first.start + done, options, first.version)
+    rest = memoryview(view)[done:]
+    fill(store, result.info, rest, first.start + done, options, first.version, patience=runtime.PATIENCE)
     return view
 
 
-def fill(store: Store, info: ObjectInfo, into: memoryview, start: int, options: Options, version: str | None = None) -> None:
-    """Fill `into` from the object's byte `start` on, in parallel ranges of the version that `info` tells."""
+def fill(
+    store: Store,
+    info: ObjectInfo,
+    into: memoryview,
+    start: int,
+    options: Options,
+    version: str | None = None,
+    *,
+    patience: float | None = None,
+) -> None:
+    """Fill `into` from the object's byte `start` on, in parallel ranges of the version that `info` tells.
+
+    `patience` is that of `runtime.each`.
+    """
     chunk = options.chunk_bytes if _in_ranges(store, options) else start + into.nbytes
     pieces = plan.split(start, start + into.nbytes, chunk)
     reads = (
@@ -131,7 +144,7 @@ def fill(store: Store, info: ObjectInfo, into: memoryview, start: int, options: 
         for offset, length in pieces
     )
     # Bodies of megabytes overlap better in threads than in one thread that polls.
-    for read, result in runtime.each(store.read, reads, window=options.range_concurrency):
+    for read, result in runtime.each(store.read, reads, window=options.range_concurrency, patience=patience):
         _check_part(store.root, read, info, result)
 
 

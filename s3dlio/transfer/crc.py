@@ -1,8 +1,8 @@
-"""CRC-32 of pieces put together: for zip archives whose pieces are checksummed in parallel, or never as a whole.
+"""CRCs of pieces put together: for what is checksummed in parallel, in any order, or never as a whole.
 
-A CRC-32 is a polynomial over GF(2) modulo P, kept with its bits reversed (bit 31 is the constant term). To append n zero
-bytes multiplies it by x^(8n), and for strings of one length crc(a ^ b) = crc(a) ^ crc(b) ^ crc(zeros). Source: M. Adler,
-crc32_combine in zlib; W. Peterson and D. Brown, "Cyclic Codes for Error Detection", 1961.
+A CRC of 32 bits is a polynomial over GF(2) modulo P, kept with its bits reversed (bit 31 is the constant term). To append n
+zero bytes multiplies it by x^(8n), and for strings of one length crc(a ^ b) = crc(a) ^ crc(b) ^ crc(zeros). Source:
+M. Adler, crc32_combine in zlib; W. Peterson and D. Brown, "Cyclic Codes for Error Detection", 1961.
 """
 
 from __future__ import annotations
@@ -12,43 +12,50 @@ import zlib
 from functools import lru_cache
 
 from .. import runtime
-from ..transfer import plan
+from . import plan
 
-__all__ = ["combined", "crc32", "num_cores", "product", "shift"]
+__all__ = ["CRC32", "CRC32C", "ONE", "combined", "crc32", "num_cores", "product", "shift"]
+
+CRC32, CRC32C = 0xEDB88320, 0x82F63B78
+"""The polynomials P, reversed."""
 
 ONE = 1 << 31
-X_TO_THE_8 = 1 << 23
-_P = 0xEDB88320
+_X_TO_THE_8 = 1 << 23
 
 PIECE_BYTES = 2 * 1024 * 1024
 
 
-def product(a: int, b: int) -> int:
+def product(a: int, b: int, polynomial: int = CRC32) -> int:
     """a * b modulo P."""
     result = 0
     while a:
         if a & ONE:
             result ^= b
         a = a << 1 & 0xFFFFFFFF
-        b = b >> 1 ^ (_P if b & 1 else 0)
+        b = b >> 1 ^ (polynomial if b & 1 else 0)
     return result
 
 
 @lru_cache(maxsize=256)
-def shift(num_bytes: int) -> int:
+def _square(value: int, polynomial: int) -> int:
+    return product(value, value, polynomial)
+
+
+@lru_cache(maxsize=1024)
+def shift(num_bytes: int, polynomial: int = CRC32) -> int:
     """x^(8 * num_bytes) modulo P: the factor that appends so many bytes."""
-    result, power = ONE, X_TO_THE_8
+    result, power = ONE, _X_TO_THE_8
     while num_bytes:
         if num_bytes & 1:
-            result = product(result, power)
-        power = product(power, power)
+            result = product(result, power, polynomial)
+        power = _square(power, polynomial)
         num_bytes >>= 1
     return result
 
 
-def combined(first: int, second: int, num_bytes: int) -> int:
+def combined(first: int, second: int, num_bytes: int, polynomial: int = CRC32) -> int:
     """The CRC of two strings joined, from their CRCs and the length of the second in bytes."""
-    return product(shift(num_bytes), first) ^ second
+    return product(shift(num_bytes, polynomial), first, polynomial) ^ second
 
 
 def crc32(data: memoryview) -> int:
