@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -119,6 +120,16 @@ def gzipped() -> bytes:
     return gzip.compress(b"a log\n" * 100)
 
 
+INDEX = "model.safetensors.index.json"
+PARTS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+
+
+def put_hugging_face(place: Place, folder: str) -> None:
+    """A checkpoint of two files that can be told to be safetensors."""
+    place.put_all([folder + name for name in PARTS], (2).to_bytes(8, "little") + b"{}")
+    place.put(folder + INDEX, json.dumps({"weight_map": {"a": PARTS[0], "b": PARTS[1]}}).encode())
+
+
 class TestDeleting:
     def test_exactly_the_checkpoint_goes(self, place: Place) -> None:
         save_steps(place.root, 1, 11)
@@ -128,13 +139,26 @@ class TestDeleting:
         place.put("d1/notes.txt", b"mine")
         place.put("dcp/.metadata", b"x")
         place.put("dcp/__0_0.distcp", b"12345")
-        for name in ("step_1.pt", "d1/", "dcp", "d2", "missing", "missing/"):
+        place.put("apart/__0.metadata", b"x")
+        place.put("apart/__0_0.distcp", b"12345")
+        put_hugging_face(place, "hf/")
+        place.put("hf/adapter.safetensors", b"mine")
+        for name in ("step_1.pt", "d1/", "dcp", "apart", "hf", "d2", "missing", "missing/"):
             s3dlio.delete_checkpoint(place.root + name)
-        assert place.keys() == ["d1/notes.txt", "step_11.pt"]
+        assert place.keys() == ["d1/notes.txt", "hf/adapter.safetensors", "step_11.pt"]
         if isinstance(place, LocalPlace):
-            assert sorted(path.name for path in place.folder.iterdir()) == ["d1", "step_11.pt"], "no empty directory is left"
+            left = sorted(path.name for path in place.folder.iterdir())
+            assert left == ["d1", "hf", "step_11.pt"], "no empty directory is left"
 
-    @pytest.mark.parametrize("kind", ["distributed", "dcp"])
+    def test_a_damaged_index_lets_its_files_stay(self, tmp_path: Path) -> None:
+        place = LocalPlace("file", tmp_path)
+        put_hugging_face(place, "hf/")
+        place.put("hf/" + INDEX, b"{")
+        s3dlio.delete_checkpoint(place.root + "hf/")
+        assert place.keys() == [f"hf/{name}" for name in PARTS]
+        assert s3dlio.list_checkpoints(place.root + "hf/") == [], "parts are no checkpoints"
+
+    @pytest.mark.parametrize("kind", ["distributed", "dcp", "huggingface"])
     def test_one_that_is_deleted_by_half_is_no_checkpoint_and_can_be_deleted_again(
         self, place: Place, kind: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -156,9 +180,11 @@ class TestDeleting:
             if kind == "distributed":
                 save_all(place.root + "d/", 1)
                 finalize(place.root + "d/")
-            else:
+            elif kind == "dcp":
                 place.put_all([f"d/__{rank}_0.distcp" for rank in range(3)], b"x")
                 place.put("d/.metadata", b"x")
+            else:
+                put_hugging_face(place, "d/")
             left = stop
             monkeypatch.setattr(type(store), "delete", dying)
             try:
@@ -169,10 +195,7 @@ class TestDeleting:
                 assert s3dlio.list_checkpoints(place.root + "d/") == []
             monkeypatch.setattr(type(store), "delete", delete)
             s3dlio.delete_checkpoint(place.root + "d/")
-            if kind == "distributed":
-                assert place.keys() == []
-            for key in sorted(place.keys()):
-                s3dlio.delete(place.root + key)
+            assert place.keys() == []
         assert num_stops >= 2
 
 
@@ -208,6 +231,72 @@ class TestRetention:
         assert sorted(names(place.root)) == ["d/", "step_1.pt", "step_2.pt", "step_6.pt"]
         assert has_all(place.root + "d/", 1)
 
+    def test_it_is_kept_whatever_its_name_was_when_it_was_loaded(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root = f"file://{tmp_path}/"
+        save_steps(root, 1, 2, 3, 4)
+        retention._saved.clear()
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "latest.link").symlink_to("step_2.pt")
+        for uri in ("file://step_1.pt", "file://latest.link", f"direct://{tmp_path}/./step_3.pt"):
+            s3dlio.load_checkpoint(uri)
+        save_steps(root, 5, 6)
+        s3dlio.keep_last(root, 1, pattern="step_*")
+        assert names(root, "step_*") == ["step_1.pt", "step_2.pt", "step_3.pt", "step_6.pt"]
+
+    @pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
+    def test_it_is_kept_whatever_function_has_loaded_it(self, place: Place) -> None:
+        from torch.distributed.checkpoint import state_dict_loader
+
+        from s3dlio.torch import StorageReader, dcp, safetensors
+
+        weights = {"weight": torch.ones(3)}
+        dcp.save(weights, place.root + "a")
+        dcp.save(weights, place.root + "b", format="safetensors")
+        safetensors.save_file(weights, place.root + "c")
+        dcp.save(weights, place.root + "d")
+        retention._saved.clear()
+        state_dict_loader.load(weights, storage_reader=StorageReader(place.root + "a"), no_dist=True)
+        dcp.load(weights, place.root + "b", format="safetensors")
+        safetensors.load_file(place.root + "c")
+        save_steps(place.root, 1)
+        s3dlio.keep_last(place.root, 1)
+        assert sorted(names(place.root)) == ["a/", "b/", "c", "step_1.pt"]
+
+    def test_what_is_saved_over_meanwhile_is_the_newest_and_stays(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root = f"file://{tmp_path}/"
+        save_steps(root, 1)
+        save_all(root + "d/", 1)
+        finalize(root + "d/")
+        for path in (tmp_path / "step_1.pt", tmp_path / "d" / MANIFEST):
+            os.utime(path, (1000, 1000))
+        save_steps(root, 2)
+        listed = retention.list_checkpoints
+
+        def then_saved_over(*args: Any) -> Any:
+            found = listed(*args)
+            save_steps(root, 1)
+            save_all(root + "d/", 5)
+            finalize(root + "d/")
+            return found
+
+        monkeypatch.setattr(retention, "list_checkpoints", then_saved_over)
+        assert s3dlio.keep_last(root, 1) == []
+        assert has_all(root + "d/", 5)
+        assert sorted(names(root)) == ["d/", "step_1.pt", "step_2.pt"]
+
+    def test_a_pattern_leaves_the_prefix_itself_out(self, place: Place) -> None:
+        place.put(".metadata", b"x")
+        place.put("__0_0.distcp", b"12345")
+        save_steps(place.root, 1, 2)
+        assert names(place.root)[0] == ""
+        assert names(place.root, "step_*") == ["step_1.pt", "step_2.pt"]
+        s3dlio.keep_last(place.root, 1, pattern="step_*", stale_after=-5)
+        assert place.keys() == [".metadata", "__0_0.distcp", "step_2.pt"]
+
     def test_only_what_the_pattern_names_goes(self, place: Place) -> None:
         save_steps(place.root, 1, 2)
         s3dlio.save_checkpoint(place.root + "best.pt", state(7))
@@ -224,6 +313,8 @@ class TestRetention:
         place.put("d/shard_1.bin.dead", b"half")
         s3dlio.save_distributed_shard(place.root + "e/shard_0.bin", state(9), 0, 2)
         place.put("f/__0_0.distcp", b"x")
+        committed += ["g/__0.metadata", "g/__0_0.distcp", f"hf/{PARTS[0]}"]  # of ranks apart; of who knows whom
+        place.put_all(committed[-3:], b"x")
         everything = place.keys()
         assert s3dlio.keep_last(place.root, 1) == []
         assert place.keys() == everything, "a save may be on its way"

@@ -15,7 +15,8 @@ import torch
 import s3dlio
 from s3dlio import errors
 from s3dlio.checkpoint import catalog, shards
-from s3dlio.storage import local
+from s3dlio.storage import local, open_store
+from s3dlio.uri import parse
 
 from .conftest import LocalPlace, Place, S3Place
 from .test_guide_examples import run
@@ -317,6 +318,16 @@ class TestDamage:
         assert has_all(place.root, 1)
         assert "damaged" in caplog.text
 
+    def test_a_file_of_another_format_is_told_from_damage(self, tmp_path: Path) -> None:
+        from s3dlio.torch import safetensors
+
+        uri = f"file://{tmp_path}/k.safetensors"
+        safetensors.save_file({"weight": torch.ones(3)}, uri)
+        for load in (s3dlio.load_checkpoint, s3dlio.load_checkpoint_with_validation):
+            with pytest.raises(errors.S3dlioError, match=r"k.safetensors is a safetensors file: load it by") as caught:
+                load(uri)
+            assert not isinstance(caught.value, errors.CorruptDataError)
+
     def test_a_newer_version_is_told_from_damage(self, tmp_path: Path) -> None:
         (tmp_path / MANIFEST).write_text('{"format": "s3dlio-checkpoint", "version": 2}')
         with pytest.raises(errors.S3dlioError, match="use a newer s3dlio"):
@@ -423,6 +434,59 @@ class TestCommit:
         save_all(place.root, 1, save_id="step-1")
         finalize(place.root, save_id="step-1")
         assert has_all(place.root, 1)
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_a_late_shard_is_not_written_into_what_was_committed_meanwhile(
+        self, place: Place, fails: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The finalizer took what a dead try had left under the same id, just before the rank began to save again."""
+        save_all(place.root, 1, save_id="step-1")
+        wait = shards._Gathering.wait
+        late: list[shards.ShardWriter] = []
+
+        def then_a_rank_begins(self: Any, timeout: float) -> Any:
+            found = wait(self, timeout)
+            late.append(shards.ShardWriter(place.root + "shard_1.bin", rank=1, world_size=2, save_id="step-1"))
+            return found
+
+        monkeypatch.setattr(shards._Gathering, "wait", then_a_rank_begins)
+        finalize(place.root, save_id="step-1")
+
+        def go_on() -> None:
+            with late[0] as file:
+                file.write(b"another try")
+                if fails:
+                    raise ValueError("the user's own")
+
+        with pytest.raises(
+            ValueError, match="the user's own" if fails else "committed checkpoint of save_id='step-1' already"
+        ):
+            go_on()
+        assert has_all(place.root, 1)
+
+    def test_a_shard_whose_facts_may_be_known_is_not_removed(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The answer to their put is lost, and the finalizer has read them."""
+        kind = type(open_store(parse(place.root)))
+        put = kind.put
+
+        def lost(self: Any, key: str, data: memoryview, **options: Any) -> Any:
+            info = put(self, key, data, **options)
+            if key.endswith(".s3dlio-shard.json") and data.nbytes:
+                finalize(place.root, 1, save_id="a")
+                raise errors.ThrottledError("no answer")
+            return info
+
+        monkeypatch.setattr(kind, "put", lost)
+        with pytest.raises(errors.ThrottledError, match="no answer"):
+            s3dlio.save_distributed_shard(place.root + "s", state(1), 0, 1, save_id="a")
+        assert has_all(place.root, 1, 1)
+
+    def test_what_was_loaded_is_plain_and_can_be_saved_again(self, tmp_path: Path) -> None:
+        base = f"file://{tmp_path}/"
+        save_all(base + "d/", 1)
+        finalize(base + "d/")
+        s3dlio.save_checkpoint(base + "single", s3dlio.load_checkpoint(base + "d/"))
+        assert is_state(s3dlio.load_checkpoint(base + "single")[1], 2)
 
     def test_another_world_size_is_refused_at_once(self, place: Place) -> None:
         save_all(place.root, 1, world_size=3, save_id="a")

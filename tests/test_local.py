@@ -533,6 +533,22 @@ class TestCrash:
         s3dlio.put_bytes(local_place.root + "k", b"y")
         assert steps == ["rename"]
 
+    def test_directories_that_a_writer_made_are_durable_too(
+        self, local_place: LocalPlace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each name lies in the directory above it."""
+        synced: list[str] = []
+        fsync = os.fsync
+
+        def noted(fd: int) -> None:
+            synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), local_place.folder))
+            fsync(fd)
+
+        monkeypatch.setattr(os, "fsync", noted)
+        with s3dlio.open_writer(local_place.root + "a/b/k") as writer:
+            writer.write(b"x")
+        assert synced[1:] == ["a/b", "a", "."]
+
     def test_a_failed_rename_leaves_the_old_object_and_no_temporary_file(
         self, local_place: LocalPlace, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -14,6 +14,7 @@ import torch.distributed.checkpoint as torch_dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 import s3dlio
+from s3dlio.errors import PreconditionFailedError
 from s3dlio.storage import local, memory
 from s3dlio.storage.base import Read, ReadResult
 from s3dlio.storage.cloud import s3
@@ -218,7 +219,8 @@ class TestDamage:
         good = (saved / ".metadata").read_bytes()
         flipped = bytearray(good)
         flipped[len(good) // 2] ^= 4
-        for bad in (b"", good[: len(good) // 2], good[:-3], bytes(flipped), pickle.dumps({"no": "checkpoint"})):
+        broken = (b"\x80\x04jXXXX.", b"(i\n.", b"\x80\x04\x95", b"\x80\x04]h\x05.")  # raise as many kinds of errors
+        for bad in (b"", good[: len(good) // 2], good[:-3], bytes(flipped), pickle.dumps({"no": "checkpoint"}), *broken):
             (saved / ".metadata").write_bytes(bad)
             with pytest.raises(CheckpointException, match="damaged"):
                 dcp.load(blank(state), saved)
@@ -284,6 +286,53 @@ class TestOverwriting:
         dcp.load(loaded, place.root + "last")
         assert loaded["weight"].tolist() == [1.0] * 3
         assert len(data_files(place)) == 1
+
+    @pytest.mark.parametrize("answer", ["lost", "lost, and nobody can look"])
+    def test_a_commit_whose_answer_is_lost_stands(
+        self, tmp_path: Path, answer: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its files stay, whatever save raises: only what is surely not committed is removed."""
+        put, read, is_lost = local.LocalStore.put, local.LocalStore.read, False
+
+        def lost(store: Any, key: str, data: memoryview, **options: Any) -> Any:
+            nonlocal is_lost
+            info = put(store, key, data, **options)
+            if not key.endswith(".metadata"):
+                return info
+            is_lost = True
+            raise PreconditionFailedError("a second try finds what the first one wrote")
+
+        def unreadable(store: Any, request: Read) -> ReadResult:
+            if is_lost:
+                raise s3dlio.errors.ThrottledError("come back later")
+            return read(store, request)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(local.LocalStore, "put", lost)
+            if answer == "lost":
+                dcp.save({"weight": torch.ones(9)}, tmp_path / "step")
+            else:
+                patched.setattr(local.LocalStore, "read", unreadable)
+                with pytest.raises(CheckpointException, match="nobody knows whether"):
+                    dcp.save({"weight": torch.ones(9)}, tmp_path / "step")
+        loaded = {"weight": torch.zeros(9)}
+        dcp.load(loaded, tmp_path / "step")
+        assert loaded["weight"].tolist() == [1.0] * 9
+
+    def test_what_cannot_be_removed_after_the_commit_is_no_failure(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        dcp.save({"weight": torch.zeros(9)}, tmp_path / "last")
+
+        def fail(*arguments: Any) -> None:
+            raise ZeroDivisionError("an old file that nobody expected")
+
+        monkeypatch.setattr(StorageWriter, "_names_in", fail)
+        dcp.save({"weight": torch.ones(9)}, tmp_path / "last")
+        loaded = {"weight": torch.zeros(9)}
+        dcp.load(loaded, tmp_path / "last")
+        assert loaded["weight"].tolist() == [1.0] * 9
+        assert "an old file that nobody expected" in caplog.text
 
     def test_a_plan_that_torch_keeps_does_not_write_into_old_files(self, tmp_path: Path) -> None:
         for number in (1.0, 2.0, 3.0):

@@ -13,7 +13,7 @@ import torch.distributed.checkpoint as torch_dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 import s3dlio
-from s3dlio.torch import SafetensorsReader, SafetensorsWriter
+from s3dlio.torch import SafetensorsReader, SafetensorsWriter, dcp
 from tests.conftest import LocalPlace, Place
 from tests.test_torch_dcp import assert_same, blank
 
@@ -80,6 +80,33 @@ def test_a_model_that_stands_there_is_replaced_on_request_alone(place: Place) ->
     save({"new": torch.ones(3)}, place.root + "model", overwrite=True)
     assert place.keys() == ["model/model-00001-of-00001.safetensors", "model/model.safetensors.index.json"]
     assert load({"new": torch.zeros(3)}, place.root + "model")["new"].tolist() == [1.0] * 3
+
+
+def test_a_save_that_fails_beside_another_one_leaves_the_files_of_that(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their files have the same names."""
+    finish = SafetensorsWriter.finish
+
+    def late(writer: SafetensorsWriter, **facts: Any) -> None:
+        monkeypatch.setattr(SafetensorsWriter, "finish", finish)
+        dcp.save({"weight": torch.ones(3)}, place.root + "model", format="safetensors")
+        finish(writer, **facts)
+
+    monkeypatch.setattr(SafetensorsWriter, "finish", late)
+    with pytest.raises(CheckpointException, match="written by somebody else"):
+        dcp.save({"weight": torch.zeros(3)}, place.root + "model", format="safetensors")
+    assert load({"weight": torch.zeros(3)}, place.root + "model")["weight"].tolist() == [1.0] * 3
+
+
+def test_a_writer_that_is_used_again_removes_nothing_elsewhere(tmp_path: Path) -> None:
+    for _ in range(2):
+        writer = SafetensorsWriter(tmp_path / "a", files_per_rank=2, overwrite=True)
+        torch_dcp.save(state(), storage_writer=writer)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "model-00002-of-00002.safetensors").write_bytes(b"the user's")
+    torch_dcp.save({"weight": torch.ones(3)}, storage_writer=writer, checkpoint_id=tmp_path / "b")
+    assert (tmp_path / "b" / "model-00002-of-00002.safetensors").read_bytes() == b"the user's"
 
 
 def test_a_save_that_fails_leaves_no_index(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import s3dlio
+from s3dlio.storage.local import LocalStore
+from s3dlio.torch import dcp
 from tests.conftest import S3Place
 
 with warnings.catch_warnings():
@@ -62,6 +64,23 @@ def test_a_fit_is_saved_and_goes_on(scheme: str, compress: bool, s3_place: S3Pla
     assert all(torch.equal(again["state_dict"][name], value) for name, value in model.state_dict().items())
     S3dlioCheckpointIO().remove_checkpoint(root + "step=2.ckpt")
     assert not s3dlio.exists(root + "step=2.ckpt" if "://" in root else f"file://{root}step=2.ckpt")
+
+
+def test_a_sharded_checkpoint_is_removed_commit_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what a removal leaves that is stopped in its middle is no checkpoint."""
+    dcp.save({"weight": torch.ones(3)}, tmp_path / "step")
+    (tmp_path / "step" / "more").write_bytes(b"x")
+
+    def stop(store: object, key: str) -> None:
+        assert not (tmp_path / "step" / ".metadata").exists()
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "delete_tree", stop)
+        with pytest.raises(ZeroDivisionError):
+            S3dlioCheckpointIO().remove_checkpoint(tmp_path / "step")
+    S3dlioCheckpointIO().remove_checkpoint(tmp_path / "step")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_callback_keeps_the_best_and_removes_the_others(tmp_path: Path) -> None:

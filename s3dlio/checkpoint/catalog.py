@@ -17,6 +17,7 @@ from ..storage.base import HasDirectories, ObjectInfo, Read, Store
 from ..view import empty
 from .formats import COMPRESSED_HEAD_BYTES, HEAD_BYTES, is_checkpoint, is_compressed
 from .manifest import FACTS_SUFFIX, MANIFEST_NAME, Manifest
+from .safetensors import files_in
 
 __all__ = [
     "CheckpointInfo",
@@ -26,6 +27,7 @@ __all__ = [
     "delete_all",
     "delete_checkpoint",
     "directory",
+    "is_committed",
     "kind_of",
     "latest_checkpoint",
     "list_checkpoints",
@@ -49,11 +51,11 @@ class Kind(NamedTuple):
 
 
 DISTRIBUTED = Kind("distributed", MANIFEST_NAME, "")  # its manifest tells its data
-KINDS = (
-    DISTRIBUTED,
-    Kind("dcp", ".metadata", ".distcp"),
-    Kind("huggingface", "model.safetensors.index.json", ".safetensors"),
-)
+DCP = Kind("dcp", ".metadata", ".distcp")
+HUGGING_FACE = Kind("huggingface", "model.safetensors.index.json", ".safetensors")
+KINDS = (DISTRIBUTED, DCP, HUGGING_FACE)
+_COMMIT_OF_RANK = re.compile(r"__\d+\.metadata")  # where ranks save without collectives, each commits its own part
+_NUMBERED = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")  # a part, whether there is an index or not
 
 
 class CheckpointInfo(NamedTuple):
@@ -100,7 +102,7 @@ def scan(uri: str) -> tuple[Level, builtins.list[Level]]:
 
 
 def list_checkpoints(uri: str, pattern: str | None = None) -> builtins.list[CheckpointInfo]:
-    """The complete checkpoints directly under the prefix `uri`, oldest first; the prefix itself, too, when it is one.
+    """The complete checkpoints directly under the prefix `uri`, oldest first; without a `pattern` the prefix itself, too.
 
     Single objects are told by their first bytes, so that logs and tables are left out; directories by their commit, and
     a distributed one by all its shards. They come in the order of their commits, by the store's clock, and those of the
@@ -133,7 +135,7 @@ def _natural(uri: str) -> tuple[tuple[int, str], ...]:
 def _directories(here: Level, below: Iterable[Level], pattern: str | None) -> Iterator[CheckpointInfo]:
     matches = listing.matcher(pattern)
     for level in (here, *below):
-        if level is here or matches(level.uri[len(here.uri) : -1]):
+        if pattern is None or (level is not here and matches(level.uri[len(here.uri) : -1])):
             kind = kind_of(level)
             checkpoint = None if kind is None else _complete(level, kind)
             if checkpoint is not None:
@@ -143,6 +145,11 @@ def _directories(here: Level, below: Iterable[Level], pattern: str | None) -> It
 def kind_of(level: Level) -> Kind | None:
     """The kind of checkpoint that is committed in a directory."""
     return next((kind for kind in KINDS if kind.commit in level.objects), None)
+
+
+def is_committed(level: Level) -> bool:
+    """Does anything say that a save into the directory has ended?"""
+    return kind_of(level) is not None or any(map(_COMMIT_OF_RANK.fullmatch, level.objects))
 
 
 def _complete(level: Level, kind: Kind) -> CheckpointInfo | None:
@@ -200,8 +207,9 @@ def _singles(level: Level, pattern: str | None) -> Iterator[CheckpointInfo]:
 def _names_of_parts(level: Level) -> set[str]:
     """What belongs to a directory's checkpoint, or to a save of one that has not been committed."""
     facts = {name for name in level.objects if name.endswith(FACTS_SUFFIX)}
-    kinds = [kind for kind in KINDS if kind.data_suffix and (kind.commit in level.objects or kind.name == "dcp")]
+    kinds = [kind for kind in KINDS if kind.data_suffix and (kind.commit in level.objects or kind is DCP)]
     data = {name for name in level.objects if any(name.endswith(kind.data_suffix) for kind in kinds)}
+    data |= {name for name in level.objects if _NUMBERED.fullmatch(name)}
     return facts | data | {name.removesuffix(FACTS_SUFFIX) for name in facts} | {kind.commit for kind in KINDS}
 
 
@@ -251,9 +259,9 @@ def delete_checkpoint(uri: str) -> None:
 def _delete_directory(level: Level) -> None:
     store, base = place_of(level.uri)
     data = _data_of(level)
-    for kind in KINDS:
-        if kind.commit in level.objects:
-            store.delete(base + kind.commit)
+    for name in level.objects:
+        if any(name == kind.commit for kind in KINDS) or _COMMIT_OF_RANK.fullmatch(name):
+            store.delete(base + name)
     delete_all(store, (base + name for name in data if not name.endswith(FACTS_SUFFIX)))
     delete_all(store, (base + name for name in data if name.endswith(FACTS_SUFFIX)))
     if isinstance(store, HasDirectories):
@@ -262,9 +270,9 @@ def _delete_directory(level: Level) -> None:
 
 
 def _data_of(level: Level) -> builtins.list[str]:
-    """The objects of the directory's checkpoint; without a manifest, all that shards have left."""
-    suffixes = tuple(kind.data_suffix for kind in KINDS if kind.data_suffix and kind.commit in level.objects)
-    data = {name for name in level.objects if suffixes and name.endswith(suffixes)}
+    """The objects of the directory's checkpoint; where its commit is gone, all that it can have left."""
+    data = {name for name in level.objects if name.endswith(DCP.data_suffix)}
+    data |= _parts_of_index(level) & level.objects.keys()
     manifest = readable_manifest(level) if MANIFEST_NAME in level.objects else None
     if manifest is not None:
         data |= {name for shard in manifest.shards for name in (shard.key, shard.key + FACTS_SUFFIX)}
@@ -272,6 +280,19 @@ def _data_of(level: Level) -> builtins.list[str]:
         facts = {name for name in level.objects if name.endswith(FACTS_SUFFIX)}
         data |= facts | {name.removesuffix(FACTS_SUFFIX) for name in facts}
     return sorted(data)
+
+
+def _parts_of_index(level: Level) -> set[str]:
+    """The safetensors that the index names, since others may lie beside them; without one, what is numbered as they are."""
+    if HUGGING_FACE.commit not in level.objects:
+        return {name for name in level.objects if _NUMBERED.fullmatch(name)}
+    store, base = place_of(level.uri)
+    try:
+        _, index = _read(store, Read(base + HUGGING_FACE.commit, 0, None, _destination))
+        return files_in(index, level.uri + HUGGING_FACE.commit)
+    except (NotFoundError, CorruptDataError) as exc:
+        log.warning("files that an index may have named stay: %s", exc)
+        return set()
 
 
 def delete_all(store: Store, keys: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..transfer import compress
 
-__all__ = ["COMPRESSED_HEAD_BYTES", "HEAD_BYTES", "is_checkpoint", "is_compressed"]
+__all__ = ["COMPRESSED_HEAD_BYTES", "HEAD_BYTES", "is_checkpoint", "is_compressed", "is_safetensors"]
 
 HEAD_BYTES = 512
 COMPRESSED_HEAD_BYTES = 256 * 1024  # zstd gives nothing before a whole block of at most 128 KiB
@@ -22,8 +22,8 @@ def is_checkpoint(head: bytes) -> bool:
     """Do these first bytes begin something that torch.save or safetensors wrote, compressed or not?"""
     codec = compress.detect(head)
     if codec is not None:
-        head = compress.beginning(codec, head)
-    return head.startswith(_LEGACY) or _is_torch_archive(head) or _is_safetensors(head)
+        head = compress.beginning(codec, head, HEAD_BYTES)
+    return head.startswith(_LEGACY) or _is_torch_archive(head) or is_safetensors(head)
 
 
 def _is_torch_archive(head: bytes) -> bool:
@@ -34,6 +34,6 @@ def _is_torch_archive(head: bytes) -> bool:
     return head[30 : 30 + length].endswith(b"/data.pkl")
 
 
-def _is_safetensors(head: bytes) -> bool:
-    """The length of a JSON header in eight bytes, then the header."""
+def is_safetensors(head: bytes) -> bool:
+    """Do they begin a safetensors file? The length of a JSON header in eight bytes, then the header."""
     return 2 <= int.from_bytes(head[:8], "little") <= 100_000_000 and head[8:10] in (b'{"', b"{}")

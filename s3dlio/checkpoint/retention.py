@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import builtins
 import logging
+import os
 import time
 from collections.abc import Iterable
 
+from .. import objects
 from .. import uri as uris
-from ..errors import S3dlioError
+from ..errors import NotFoundError, S3dlioError
 from ..storage.base import HasUploads, ObjectInfo
-from .catalog import Level, delete_all, delete_checkpoint, kind_of, list_checkpoints, place_of, readable_manifest, scan
+from .catalog import (
+    KINDS,
+    CheckpointInfo,
+    Level,
+    delete_all,
+    delete_checkpoint,
+    is_committed,
+    list_checkpoints,
+    place_of,
+    readable_manifest,
+    scan,
+)
 from .manifest import FACTS_SUFFIX, MANIFEST_NAME
 
 __all__ = ["STALE_SECONDS", "keep_last", "note_loaded", "note_saved"]
@@ -34,7 +47,11 @@ def note_loaded(uri: str) -> None:
 
 
 def _identity(uri: str) -> str:
-    return uris.parse(uri).uri.rstrip("/")
+    """One text for each place: a local path may be written in many ways, and reached by links."""
+    location = uris.parse(uri)
+    if location.scheme in ("file", "direct"):
+        return os.path.realpath(location.key)
+    return location.uri.rstrip("/")
 
 
 def keep_last(
@@ -57,11 +74,27 @@ def keep_last(
         raise ValueError(f"n={n!r}: the newest checkpoint is always kept, so n is a whole number from 1")
     kept = _loaded | {_identity(name) for name in protect}
     candidates = list_checkpoints(uri, pattern)[:-n]
-    doomed = [checkpoint.uri for checkpoint in candidates if _identity(checkpoint.uri) not in kept]
-    for name in doomed:
-        delete_checkpoint(name)
+    doomed = [checkpoint for checkpoint in candidates if _identity(checkpoint.uri) not in kept]
+    deleted = []
+    for checkpoint in doomed:
+        if _is_as_listed(checkpoint):
+            delete_checkpoint(checkpoint.uri)
+            deleted.append(checkpoint.uri)
     _sweep(uri, time.time() - stale_after)
-    return doomed
+    return deleted
+
+
+def _is_as_listed(checkpoint: CheckpointInfo) -> bool:
+    """False when another one was saved over it meanwhile, which is the newest now.
+
+    Times are compared with a second to spare, since listings of some servers know finer ones than they tell of an object.
+    """
+    commit = next((kind.commit for kind in KINDS if kind.name == checkpoint.kind), "")
+    store, key = objects.resolve(checkpoint.uri + commit)
+    try:
+        return (store.stat(key).last_modified or 0.0) < checkpoint.committed + 1.0
+    except NotFoundError:
+        return True
 
 
 def _sweep(uri: str, before: float) -> None:
@@ -88,7 +121,7 @@ def _left_over(level: Level, before: float) -> builtins.list[str]:
             return []
         facts -= {shard.key + FACTS_SUFFIX for shard in manifest.shards}
     groups = [[name, name.removesuffix(FACTS_SUFFIX)] for name in facts]
-    if kind_of(level) is None:
+    if not is_committed(level):
         groups.append([name for name in level.objects if name.endswith(".distcp")])
     found = ([name for name in group if name in level.objects] for group in groups)
     return sorted(name for group in found if _is_older(map(level.objects.__getitem__, group), before) for name in group)

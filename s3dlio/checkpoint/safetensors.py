@@ -16,7 +16,7 @@ from ..storage.base import ObjectInfo, Read, Store
 from ..view import empty
 from .extents import Extent
 
-__all__ = ["Header", "TensorInfo", "arrange", "read_header", "size_of"]
+__all__ = ["Header", "TensorInfo", "arrange", "files_in", "read_header", "size_of"]
 
 MAX_HEADER_BYTES = 100_000_000
 FIRST_BYTES = 64 * 1024  # of the first request: most headers end in them
@@ -152,3 +152,17 @@ def _tensor(entry: Mapping[str, Any]) -> TensorInfo:
 
 def _damaged(uri: str, reason: str) -> CorruptDataError:
     return CorruptDataError(f"{uri} is damaged or no safetensors file ({reason}): restore it")
+
+
+def files_in(index: bytes, uri: str) -> set[str]:
+    """The files that the index of a model in several of them names. Raises CorruptDataError when it is none.
+
+    Layout: https://huggingface.co/docs/safetensors, and `model.safetensors.index.json` of any sharded model there.
+    """
+    try:
+        names = set(json.loads(index)["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise CorruptDataError(f"{uri} is damaged or no index of safetensors ({exc!r}): restore it") from exc
+    if not all(isinstance(name, str) and "/" not in name for name in names):
+        raise CorruptDataError(f"{uri} names files that lie elsewhere: it is damaged")
+    return names

@@ -76,12 +76,13 @@ class ShardWriter:
             raise ConfigError(f"rank={rank} lies outside of [0, world_size={world_size})")
         if not isinstance(save_id, str) or not _SAVE_ID.fullmatch(save_id):
             raise ConfigError(f"save_id={save_id!r} is no name of at most 100 letters, digits and ._+-")
-        base, name = _split(uri)
-        _require_uncommitted(base, save_id)
+        self._base, name = _split(uri)
+        _require_uncommitted(self._base, save_id)
+        self._may_count = False
         self._shard = Shard(name, key_of(name, save_id), rank, world_size, save_id, 0, None, "", 0.0)
-        self._store, self._prefix = place_of(base)
+        self._store, self._prefix = place_of(self._base)
         self._facts = self._prefix + self._shard.key + FACTS_SUFFIX
-        self._store.put(self._facts, memoryview(b""))
+        self._store.put(self._facts, memoryview(b""), durable=True)
         checksum = Checksum(best_algorithm())
         key = self._prefix + self._shard.key
         self._file = ObjectWriter(self._store, key, codec=codec, level=level, checksum=checksum, progress=progress)
@@ -100,18 +101,28 @@ class ShardWriter:
             self._drop()
 
     def _finish(self) -> None:
+        # A finalizer that was quicker may have taken the shard that an earlier try left under this id.
+        _require_uncommitted(self._base, self._shard.save_id)
         facts = self._file.finalize()
         stored = {"size": facts["stored_bytes"], "etag": facts["etag"], "checksum": facts["checksum"]}
         shard = replace(self._shard, **stored, saved=time.time())
+        self._may_count = True
         self._store.put(self._facts, memoryview(shard.to_bytes()), durable=True)
 
     def _drop(self) -> None:
+        """Remove what was written, unless a manifest names it, or soon may: the answer to the facts' put may be lost."""
         try:
             self._file.abort()
+            if self._may_count or self._is_named():
+                return
             delete_all(self._store, [self._prefix + self._shard.key])
             delete_all(self._store, [self._facts])
         except S3dlioError as exc:  # the caller has a better reason to tell
             log.warning("a shard that was not saved leaves something until keep_last sweeps it: %s", exc)
+
+    def _is_named(self) -> bool:
+        committed, _ = _previous(self._base)
+        return committed is not None and any(shard.key == self._shard.key for shard in committed.shards)
 
 
 def _require_uncommitted(base: str, save_id: str) -> None:

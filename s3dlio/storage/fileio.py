@@ -18,7 +18,7 @@ import numpy as np
 
 from ..view import PAGE, pages, room
 
-__all__ = ["BUFFERED", "Buffered", "DIRECT", "Direct", "FileIO"]
+__all__ = ["BUFFERED", "Buffered", "DIRECT", "Direct", "FileIO", "create", "sync_directories"]
 
 BOUNCE_BYTES = 4 * 1024 * 1024
 # A special file would block at opening; a regular one does not care.
@@ -187,3 +187,30 @@ def _warn_that_buffered(directory: str) -> None:
         RuntimeWarning,
         stacklevel=2,
     )
+
+
+def create(path: str, directory: str) -> tuple[int, str]:
+    """A new file whose mode follows the umask, and the parent that was there before; missing ones are made."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o666), directory
+    except FileNotFoundError:
+        known = directory
+        while known != os.path.dirname(known) and not os.path.isdir(known):
+            known = os.path.dirname(known)
+        os.makedirs(directory, exist_ok=True)
+        return os.open(path, flags, 0o666), known
+
+
+def sync_directories(lowest: str, highest: str) -> None:
+    """Make the names durable that were given in a directory, and above it, where directories were made, up to `highest`."""
+    path = lowest
+    while True:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        if path in (highest, os.path.dirname(path)):
+            return
+        path = os.path.dirname(path)

@@ -27,7 +27,7 @@ from ..errors import (
 )
 from ..uri import sort_key
 from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each, refuse_version
-from .fileio import BUFFERED, DIRECT, FileIO
+from .fileio import BUFFERED, DIRECT, FileIO, create, sync_directories
 
 __all__ = ["LocalStore", "LocalUpload", "open_container", "options"]
 
@@ -229,7 +229,7 @@ class LocalUpload:
         self._require_replaceable(name)
         suffix = f".s3dlio-{self._pid}-{secrets.token_hex(4)}.tmp"
         self._temporary = os.path.join(directory, _shortened(f".{name}", NAME_MAX - len(suffix)) + suffix)
-        self._fd = _create(self._temporary, directory)
+        self._fd, self._known = create(self._temporary, directory)
         try:
             io.prepare_to_write(self._fd, self._path)
         except BaseException:
@@ -272,7 +272,7 @@ class LocalUpload:
         status = os.fstat(self._fd)
         self._close()
         if durable:
-            _sync_directory(os.path.dirname(self._path))
+            sync_directories(os.path.dirname(self._path), self._known)
         return _info_of(self._key, status)
 
     def _require(self, etag: str) -> None:
@@ -326,24 +326,6 @@ def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:
 
 def _shortened(name: str, max_bytes: int) -> str:
     return os.fsdecode(os.fsencode(name)[:max_bytes])
-
-
-def _create(path: str, directory: str) -> int:
-    """A new file whose mode follows the umask; missing parents are made."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        return os.open(path, flags, 0o666)
-    except FileNotFoundError:
-        os.makedirs(directory, exist_ok=True)
-        return os.open(path, flags, 0o666)
-
-
-def _sync_directory(path: str) -> None:
-    fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _remove(path: str) -> None:

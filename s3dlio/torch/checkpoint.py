@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed
@@ -12,6 +12,7 @@ import torch.distributed
 from .. import config, objects
 from ..checkpoint.catalog import KINDS, directory, read_manifest
 from ..checkpoint.checked import ArchiveReader, WatchedReader, plain_file
+from ..checkpoint.formats import HEAD_BYTES, is_safetensors
 from ..checkpoint.manifest import MANIFEST_NAME, Manifest, Shard
 from ..checkpoint.retention import note_loaded, note_saved
 from ..checkpoint.shards import ShardWriter, commit, new_save_id, open_shard, remember_save_id
@@ -87,7 +88,7 @@ def load_checkpoint(uri: str, *, weights_only: bool = True, map_location: Any = 
     """
     found = _load(uri, weights_only, map_location, progress, validate=False)
     note_loaded(uri)
-    return found
+    return found.value
 
 
 def load_checkpoint_with_validation(
@@ -106,32 +107,35 @@ def load_checkpoint_with_validation(
     """
     found = _load(uri, weights_only, map_location, progress, validate=True)
     wanted = [*expected_keys] if expected_keys is not None else []
-    for part in found if isinstance(found, _Shards) else [found]:
+    for part in found.value if found.is_sharded else [found.value]:
         missing = [key for key in wanted if not isinstance(part, dict) or key not in part]
         if missing:
             there = [*part] if isinstance(part, dict) else type(part).__name__
             raise S3dlioError(f"{uri} lacks the keys {missing}: it holds {there!r:.300}")
     note_loaded(uri)
-    return found
+    return found.value
 
 
-class _Shards(list[Any]):
-    """The shards of a distributed checkpoint: a list that is told from a checkpoint which is a list itself."""
+class _Loaded(NamedTuple):
+    """A checkpoint, or the list of its shards, which a checkpoint may be itself."""
+
+    value: Any
+    is_sharded: bool
 
 
-def _load(uri: str, weights_only: bool, map_location: Any, progress: bool, *, validate: bool) -> Any:
+def _load(uri: str, weights_only: bool, map_location: Any, progress: bool, *, validate: bool) -> _Loaded:
     arguments = {"weights_only": weights_only, "map_location": map_location}
     if not uri.endswith("/"):
         try:
-            return _load_object(uri, arguments, progress, validate)
+            return _Loaded(_load_object(uri, arguments, progress, validate), is_sharded=False)
         except NotFoundError:
             if not any(objects.exists(directory(uri) + kind.commit) for kind in KINDS):
                 raise
 
-    def load_all(manifest: Manifest) -> _Shards:
-        return _Shards(_load_shard(uri, shard, arguments, progress) for shard in manifest.shards)
+    def load_all(manifest: Manifest) -> list[Any]:
+        return [_load_shard(uri, shard, arguments, progress) for shard in manifest.shards]
 
-    return _with_manifest(uri, load_all)
+    return _Loaded(_with_manifest(uri, load_all), is_sharded=True)
 
 
 def _load_object(uri: str, arguments: Mapping[str, Any], progress: bool, validate: bool) -> Any:
@@ -142,10 +146,21 @@ def _load_object(uri: str, arguments: Mapping[str, Any], progress: bool, validat
         shown.total = len(reader)
         with reader:
             file = plain_file(reader)
-            found = load_from(file, uri, arguments)
+            try:
+                found = load_from(file, uri, arguments)
+            except CorruptDataError as exc:
+                _refuse_safetensors(file, uri, exc)
+                raise
             if isinstance(reader, ArchiveReader) and file is reader:
                 reader.verify()
             return found
+
+
+def _refuse_safetensors(file: Any, uri: str, exc: CorruptDataError) -> None:
+    """What `latest_checkpoint` names may be of that format, which is no damage."""
+    file.seek(0)
+    if is_safetensors(file.read(HEAD_BYTES)):
+        raise S3dlioError(f"{uri} is a safetensors file: load it by s3dlio.torch.safetensors.load_file") from exc
 
 
 def _with_manifest(uri: str, load: Callable[[Manifest], T]) -> T:

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem, SavePlanner
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-from ..checkpoint.retention import note_loaded, note_saved
+from ..checkpoint.retention import note_saved
 from ..errors import ConfigError, PreconditionFailedError
 from .archive import load_from
 from .dcp_reader import StorageReader
@@ -107,7 +107,6 @@ def load(
         state_dict_loader.load(
             state_dict, storage_reader=reader, planner=planner, process_group=process_group, no_dist=_is_alone()
         )
-    note_loaded(reader.checkpoint_id)
 
 
 def async_save(

@@ -33,13 +33,14 @@ _NAMES = {
     "collections": {"OrderedDict"},
     "builtins": {"set", "frozenset", "bytearray", "complex"},
     "pathlib": {"Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"},
-    "pathlib._local": {"Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"},
     "_codecs": {"encode"},
 }
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if module == "pathlib._local":  # what Python 3.13 calls it, and no other version knows
+            module = "pathlib"
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if is_dtype or name in _NAMES.get(module, ()):
             return super().find_class(module, name)
@@ -74,7 +75,7 @@ def load(data: bytes, uri: str, *, weights_only: bool = True) -> Metadata:
             f"{uri} is not only a checkpoint: {exc}. Whoever unpickles that runs its code; if you trust the file, pass "
             "weights_only=False to the StorageReader"
         ) from exc
-    except (EOFError, ValueError, AttributeError, IndexError, TypeError) as exc:
+    except Exception as exc:  # a damaged pickle raises nearly anything
         raise _damaged(uri, str(exc) or type(exc).__name__) from exc
     if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
         raise _damaged(uri, "it holds no Metadata")

@@ -24,6 +24,7 @@ from torch.futures import Future
 from .. import config, objects
 from ..checkpoint import extents
 from ..checkpoint.extents import Extent, Want
+from ..checkpoint.retention import note_loaded
 from ..errors import ConfigError, CorruptDataError, NotFoundError, S3dlioError
 from ..view import BytesView, empty
 from . import dcp_metadata, dcp_plan
@@ -105,6 +106,7 @@ class StorageReader(storage.StorageReader):
         foreign = [item for item in items if item.is_foreign]
         extents.fetch(store, (want for item in foreign for want in item.look()), options)
         extents.fetch(store, [item.want(planner) for item in items], options)
+        note_loaded(self._uri)
         done: Future[None] = Future()
         done.set_result(None)
         return done

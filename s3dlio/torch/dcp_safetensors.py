@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from .. import objects, runtime
 from ..checkpoint import safetensors as layout
-from ..errors import ConfigError, CorruptDataError, NotFoundError, S3dlioError
+from ..errors import ConfigError, NotFoundError, S3dlioError
 from ..storage.base import ObjectInfo
 from ..transfer.write import ObjectWriter
 from . import dcp_plan
@@ -77,11 +78,19 @@ class SafetensorsWriter(StorageWriter):
         dealt = [dcp_plan.split_items(plan.items, self.files_per_rank) for plan in plans]
         num_files = sum(map(len, dealt))
         numbers = iter(range(1, num_files + 1))
+        self._old_names = set()
         if self._old is not None:
+            self._old_names = self._names_in(self._old)
             objects.delete(self._metadata_uri)
-            self._old_names, self._old, self._old_etag = self._names_in(self._old), None, None
+            self._old, self._old_etag = None, None
         names = [[f"model-{next(numbers):05d}-of-{num_files:05d}{SUFFIX}" for _ in files] for files in dealt]
         return [dataclasses.replace(plan, storage_data=mine) for plan, mine in zip(plans, names, strict=True)]
+
+    def discard(self) -> None:
+        """As for `StorageWriter`; but an index that stands there now may name the files, whoever has written it."""
+        with suppress(S3dlioError):
+            if not objects.exists(self._metadata_uri):
+                super().discard()
 
     def _files_of(self, plan: SavePlan) -> list[tuple[str, list[WriteItem]]]:
         dealt = dcp_plan.split_items(plan.items, self.files_per_rank)
@@ -111,13 +120,13 @@ class SafetensorsWriter(StorageWriter):
         infos = {index.fqn: info for index, info in metadata.storage_data.items()}
         size = sum(info.length for info in infos.values())
         content = {
-            "metadata": {"total_size": size},
+            "metadata": {"total_size": size, "save_id": self.save_id},  # tells it from that of another save of these names
             "weight_map": {name: infos[name].relative_path for name in sorted(infos)},
         }
         return (json.dumps(content, indent=2) + "\n").encode()
 
     def _names_in(self, rendered: bytes) -> set[str]:
-        return _files_in(rendered, self._metadata_uri)
+        return layout.files_in(rendered, self._metadata_uri)
 
     def _remove_old(self, kept: set[str]) -> None:
         for name in sorted(self._old_names - kept):
@@ -173,14 +182,4 @@ class SafetensorsReader(StorageReader):
         except NotFoundError:
             entries = objects.list(self._uri)
             return [entry[len(self._uri) :] for entry in entries if entry.endswith(SUFFIX)]
-        return sorted(_files_in(index, self._uri + INDEX))
-
-
-def _files_in(index: bytes, uri: str) -> set[str]:
-    try:
-        names = set(json.loads(index)["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise CorruptDataError(f"{uri} is damaged or no index of safetensors ({exc!r}): restore it") from exc
-    if not all(isinstance(name, str) and "/" not in name for name in names):
-        raise CorruptDataError(f"{uri} names files that lie elsewhere: it is damaged")
-    return names
+        return sorted(layout.files_in(index, self._uri + INDEX))

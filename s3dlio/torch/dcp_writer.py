@@ -8,6 +8,7 @@ when all of them have succeeded, on the coordinator `finish`, whose one atomic p
 from __future__ import annotations
 
 import io
+import logging
 import os
 import pickle
 import threading
@@ -40,6 +41,8 @@ from .dcp_zip import RawTensor, archive_around
 from .tensors import is_plain, pieces
 
 __all__ = ["NOT_COMMITTED", "Resolve", "StorageWriter", "as_uri", "checkpoint_uri"]
+
+log = logging.getLogger("s3dlio")
 
 Resolve: TypeAlias = Callable[[WriteItem], "torch.Tensor | io.BytesIO"]
 
@@ -199,8 +202,10 @@ class StorageWriter(storage.StorageWriter):
         metadata.storage_data = {result.index: result.storage_data for some in results for result in some}
         metadata.storage_meta = self.storage_meta()
         self._commit(self._rendered(metadata))
-        with suppress(S3dlioError):  # the new checkpoint stands whether this succeeds or not
+        try:
             self._remove_old({info.relative_path for info in metadata.storage_data.values()})
+        except Exception as exc:  # the new checkpoint stands whether this succeeds or not
+            log.warning("files of the checkpoint before stay in %s: %s", self._uri, exc)
 
     def _rendered(self, metadata: Metadata) -> bytes:
         """The bytes of the object that commits the checkpoint."""
@@ -215,7 +220,7 @@ class StorageWriter(storage.StorageWriter):
         try:
             store.put(key, memoryview(data), if_absent=self._old is None, if_match=self._old_etag, durable=True)
         except S3dlioError as exc:
-            if self._is_committed(data):  # the answer was lost, not the request
+            if self._standing(exc) == data:  # the answer was lost, not the request
                 return
             if isinstance(exc, PreconditionFailedError):
                 raise PreconditionFailedError(
@@ -223,11 +228,14 @@ class StorageWriter(storage.StorageWriter):
                 ) from exc
             raise
 
-    def _is_committed(self, data: bytes) -> bool:
+    def _standing(self, failure: S3dlioError) -> bytes | None:
+        """What is committed after a put that failed. Where nobody can tell, no file may be removed as uncommitted."""
         try:
-            return self._current()[0] == data
+            return self._current()[0]
         except S3dlioError:
-            return False
+            if isinstance(failure, PreconditionFailedError):
+                raise S3dlioError(f"nobody knows whether {self._metadata_uri} was written: {failure}") from failure
+            raise failure from None
 
     def _remove_old(self, kept: set[str]) -> None:
         """Remove the files that the replaced checkpoint named, and what saves that died before its commit have left."""

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from .. import objects
+from ..checkpoint.catalog import delete_checkpoint
 from ..errors import MissingPackageError
 from ..loading import gate
 from . import checkpoint as checkpoints
@@ -49,4 +50,5 @@ class S3dlioCheckpointIO(CheckpointIO):
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Delete what is at `path`, a sharded checkpoint with all that it holds."""
+        delete_checkpoint(as_uri(path))  # its commit first, so that no half of it is ever taken for a checkpoint
         objects.delete(as_uri(path), recursive=True)

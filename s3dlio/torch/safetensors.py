@@ -15,6 +15,7 @@ from .. import config, objects
 from ..checkpoint import extents
 from ..checkpoint import safetensors as layout
 from ..checkpoint.extents import Extent, Want
+from ..checkpoint.retention import note_loaded, note_saved
 from ..errors import ConfigError
 from ..transfer.write import ObjectWriter
 from .dcp_plan import region
@@ -80,6 +81,7 @@ def save_file(tensors: Mapping[str, torch.Tensor], uri: str, metadata: Mapping[s
         file.write(head)
         for name in header.tensors:
             write_tensor(file, tensors[name])
+    note_saved(uri)
 
 
 def write_tensor(file: ObjectWriter, tensor: torch.Tensor) -> None:
@@ -114,6 +116,7 @@ class safe_open:  # noqa: N801 - the name that the library has made known
         self._device = torch.device(device)
         self._store, self._key = objects.resolve(uri)
         self._header, self._info = layout.read_header(self._store, self._key)
+        note_loaded(uri)
 
     def __enter__(self) -> safe_open:
         return self
