@@ -165,6 +165,16 @@ class TestObjectLoader:
         loader = PyBytesAsyncDataLoader(dataset, {"on_error": lambda uri, error: True})
         assert [bytes(view) for view in loader] == [b"a", b"a", b"c"]
 
+    def test_what_ends_a_batch_is_not_hidden_by_what_was_to_be_skipped(self, faults: FaultServer) -> None:
+        for key in "bcd":
+            faults.s3.put(key, key.encode())
+        faults.decide = lambda request: failing(403, "AccessDenied") if request.key == "b" else None
+        dataset = PyDataset.from_uris([f"s3://bkt/{key}" for key in "abcd"])
+        batches = iter(PyBytesAsyncDataLoader(dataset, {"on_error": "skip", "batch_size": 4}))
+        with pytest.raises(PermissionError, match="s3://bkt/b"):
+            next(batches)
+        assert [bytes(view) for view in next(batches)] == [b"c", b"d"]
+
     def test_a_server_that_fails_for_good_is_skipped_after_its_retries(self, faults: FaultServer, impatient: None) -> None:
         for key in "abc":
             faults.s3.put(key, key.encode())

@@ -84,8 +84,8 @@ class Filler:
         return copies
 
     def begin_batch(self) -> None:
-        """What was good before is of another batch."""
-        self._good = None
+        """What came before is of another batch."""
+        self._good, self._bad = None, []
 
     def end_batch(self) -> None:
         """The batch is over. Raises S3dlioError when none of its samples was good."""

@@ -127,8 +127,10 @@ class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
             for _ in range(n - len(batch)):
                 arrival, outcome = self._next_arrival()
                 batch.extend(self._filler.add(arrival.uri, outcome))
-        finally:
+        except StopIteration:
             self._filler.end_batch()
+            raise
+        self._filler.end_batch()
 
     def close(self) -> None:
         """Stop: drop all requests and their connections. From another thread it takes effect within a second."""
