@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import pickle
 import random
 from collections.abc import Iterator
@@ -164,6 +165,13 @@ def test_a_state_of_another_shape_is_refused(tmp_path: Path) -> None:
         dcp.load({"a": torch.zeros(4, 6)}, tmp_path / "step")
 
 
+class Unknown:
+    """Calls what a checkpoint may name, with what that does not know."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return codecs.encode, ("x", "no such encoding")
+
+
 class TestDamage:
     @pytest.fixture
     def state(self) -> dict[str, Any]:
@@ -219,10 +227,10 @@ class TestDamage:
         good = (saved / ".metadata").read_bytes()
         flipped = bytearray(good)
         flipped[len(good) // 2] ^= 4
-        broken = (b"\x80\x04jXXXX.", b"(i\n.", b"\x80\x04\x95", b"\x80\x04]h\x05.")  # raise as many kinds of errors
-        for bad in (b"", good[: len(good) // 2], good[:-3], bytes(flipped), pickle.dumps({"no": "checkpoint"}), *broken):
+        broken = pickle.dumps(Unknown())  # raises LookupError; others raise nearly anything
+        for bad in (b"", good[: len(good) // 2], good[:-3], bytes(flipped), pickle.dumps({"no": "checkpoint"}), broken):
             (saved / ".metadata").write_bytes(bad)
-            with pytest.raises(CheckpointException, match="damaged"):
+            with pytest.raises(CheckpointException, match=r"metadata is damaged \("):
                 dcp.load(blank(state), saved)
 
     def test_a_directory_without_a_commit_is_no_checkpoint(self, state: dict[str, Any], saved: Path) -> None:
