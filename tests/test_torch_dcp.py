@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import pickle
 import random
 from collections.abc import Iterator
@@ -164,6 +165,13 @@ def test_a_state_of_another_shape_is_refused(tmp_path: Path) -> None:
         dcp.load({"a": torch.zeros(4, 6)}, tmp_path / "step")
 
 
+class Unknown:
+    """Calls what a checkpoint may name, with what that does not know."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return codecs.encode, ("x", "no such encoding")
+
+
 class TestDamage:
     @pytest.fixture
     def state(self) -> dict[str, Any]:
@@ -219,10 +227,10 @@ class TestDamage:
         good = (saved / ".metadata").read_bytes()
         flipped = bytearray(good)
         flipped[len(good) // 2] ^= 4
-        broken = (b"\x80\x04jXXXX.", b"(i\n.", b"\x80\x04\x95", b"\x80\x04]h\x05.")  # raise as many kinds of errors
-        for bad in (b"", good[: len(good) // 2], good[:-3], bytes(flipped), pickle.dumps({"no": "checkpoint"}), *broken):
+        broken = pickle.dumps(Unknown())  # raises LookupError; others raise nearly anything
+        for bad in (b"", good[: len(good) // 2], good[:-3], bytes(flipped), pickle.dumps({"no": "checkpoint"}), broken):
             (saved / ".metadata").write_bytes(bad)
-            with pytest.raises(CheckpointException, match="damaged"):
+            with pytest.raises(CheckpointException, match=r"metadata is damaged \("):
                 dcp.load(blank(state), saved)
 
     def test_a_directory_without_a_commit_is_no_checkpoint(self, state: dict[str, Any], saved: Path) -> None:
@@ -364,7 +372,7 @@ class TestFailingSave:
             assert place.uploads() == []
 
     def large(self) -> dict[str, Any]:
-        return {f"layer{number}": torch.zeros(5 * MIB) for number in range(4)}
+        return {f"layer{number}": torch.zeros(3 * MIB) for number in range(4)}
 
     def test_an_item_that_cannot_be_pickled(self, before: Place) -> None:
         with pytest.raises(CheckpointException, match="cannot be saved"):
@@ -460,7 +468,7 @@ def memory(field):
 
 uri = sys.argv[1]
 dcp.save({"weight": torch.ones(9)}, uri + "-small")
-state = {f"layer{number}": torch.full((2**23,), number, dtype=torch.int32) for number in range(8)}
+state = {f"layer{number}": torch.full((2**23,), number, dtype=torch.int32) for number in range(int(sys.argv[2]))}
 state["turned"] = torch.ones(2**11, 2**12).t()
 before = memory("VmRSS")
 dcp.save(state, uri, files_per_rank=2)
@@ -468,13 +476,16 @@ print(memory("VmHWM") - before)
 """
 
 
-@pytest.mark.parametrize("scheme", ["file", "s3"])
-def test_a_save_of_288_mib_needs_little_memory_beside_the_tensors(
-    scheme: str, s3_place: S3Place, tmp_path: Path, run_python: Any
+@pytest.mark.parametrize(("scheme", "num_layers"), [("file", 2), ("s3", 6)])
+def test_a_large_save_needs_little_memory_beside_the_tensors(
+    scheme: str, num_layers: int, s3_place: S3Place, tmp_path: Path, run_python: Any
 ) -> None:
-    """At most twice the parts in flight: 2 files of 4 parts of 8 MiB on s3://, of one part on file://."""
+    """At most twice the parts in flight: 2 files of 4 parts of 8 MiB on s3://, of one part on file://.
+
+    That is less than the 96 and 224 MiB that are saved.
+    """
     uri = f"file://{tmp_path}/large" if scheme == "file" else s3_place.root + "large"
-    done = run_python(MEASURE, uri, timeout=120)
+    done = run_python(MEASURE, uri, str(num_layers), timeout=120)
     assert done.returncode == 0, done.stderr
     s3dlio.delete(uri, recursive=True)
     assert float(done.stdout) < 24 + {"file": 2 * 2 * 8, "s3": 2 * 2 * 4 * 8}[scheme]  # 24: threads and their stacks
