@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as torch_dcp
-from torch.distributed.checkpoint.api import CheckpointException
 
 import s3dlio
-from s3dlio.errors import PreconditionFailedError
+from s3dlio.errors import PreconditionFailedError, S3dlioError
 from s3dlio.storage import local, memory
 from s3dlio.storage.base import Read, ReadResult
 from s3dlio.storage.cloud import s3
@@ -161,7 +160,7 @@ def test_a_tensor_of_another_dtype_or_layout_is_converted(tmp_path: Path) -> Non
 
 def test_a_state_of_another_shape_is_refused(tmp_path: Path) -> None:
     dcp.save({"a": torch.zeros(4, 5)}, tmp_path / "step")
-    with pytest.raises(CheckpointException, match="a"):
+    with pytest.raises(S3dlioError, match="a"):
         dcp.load({"a": torch.zeros(4, 6)}, tmp_path / "step")
 
 
@@ -193,7 +192,7 @@ class TestDamage:
             loaded = blank(state)
             try:
                 dcp.load(loaded, saved)
-            except CheckpointException as exc:
+            except S3dlioError as exc:
                 assert "CRC-32C" in str(exc)  # noqa: PT017 - it either fails so or has done no harm
                 num_noticed += 1
             else:
@@ -206,7 +205,7 @@ class TestDamage:
         for item in (state["small"].numpy().tobytes(), state["large"].numpy().tobytes()[-1000:]):
             position = good.index(item) + len(item) - 1
             data.write_bytes(good[:position] + bytes([good[position] ^ 1]) + good[position + 1 :])
-            with pytest.raises(CheckpointException, match="CRC-32C"):
+            with pytest.raises(S3dlioError, match="CRC-32C"):
                 dcp.load(blank(state), saved)
 
     def test_a_truncated_file_is_an_error(self, state: dict[str, Any], saved: Path) -> None:
@@ -214,13 +213,13 @@ class TestDamage:
         good = data.read_bytes()
         for length in (0, len(good) // 2, len(good) - 2000):
             data.write_bytes(good[:length])
-            with pytest.raises(CheckpointException, match="cut short"):
+            with pytest.raises(S3dlioError, match="cut short"):
                 dcp.load(blank(state), saved)
 
     def test_a_missing_file_is_an_error(self, state: dict[str, Any], saved: Path) -> None:
         [data] = saved.glob("*.distcp")
         data.unlink()
-        with pytest.raises(CheckpointException, match=data.name):
+        with pytest.raises(S3dlioError, match=data.name):
             dcp.load(blank(state), saved)
 
     def test_a_damaged_metadata_is_an_error(self, state: dict[str, Any], saved: Path) -> None:
@@ -230,12 +229,12 @@ class TestDamage:
         broken = pickle.dumps(Unknown())  # raises LookupError; others raise nearly anything
         for bad in (b"", good[: len(good) // 2], good[:-3], bytes(flipped), pickle.dumps({"no": "checkpoint"}), broken):
             (saved / ".metadata").write_bytes(bad)
-            with pytest.raises(CheckpointException, match=r"metadata is damaged \("):
+            with pytest.raises(S3dlioError, match=r"metadata is damaged \("):
                 dcp.load(blank(state), saved)
 
     def test_a_directory_without_a_commit_is_no_checkpoint(self, state: dict[str, Any], saved: Path) -> None:
         (saved / ".metadata").unlink()
-        with pytest.raises(CheckpointException, match="holds no complete checkpoint"):
+        with pytest.raises(S3dlioError, match="holds no complete checkpoint"):
             dcp.load(blank(state), saved)
 
 
@@ -246,7 +245,7 @@ class Evil:
 
 def test_a_metadata_that_would_run_code_is_refused_with_advice(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(CheckpointException, match=r"builtins\.print.*weights_only=False"):
+    with pytest.raises(S3dlioError, match=r"builtins\.print.*weights_only=False"):
         dcp.load({"a": torch.zeros(1)}, tmp_path)
     assert "this code ran" not in capfd.readouterr().out
 
@@ -255,7 +254,7 @@ def test_an_object_that_weights_only_refuses_is_refused_with_advice(tmp_path: Pa
     state = {"config": Path("/somewhere"), "weight": torch.ones(3)}
     dcp.save(state, tmp_path / "step")
     loaded = {"config": None, "weight": torch.zeros(3)}
-    with pytest.raises(CheckpointException, match=r"config of the checkpoint.*PosixPath"):
+    with pytest.raises(S3dlioError, match=r"config of the checkpoint.*PosixPath"):
         dcp.load(loaded, tmp_path / "step")
     dcp.load(loaded, tmp_path / "step", weights_only=False)
     assert loaded["config"] == Path("/somewhere")
@@ -274,7 +273,7 @@ class TestOverwriting:
     def test_it_is_refused_on_request(self, place: Place) -> None:
         dcp.save({"weight": torch.ones(3)}, place.root + "last", overwrite=False)
         before = place.keys()
-        with pytest.raises(CheckpointException, match="overwrite=False"):
+        with pytest.raises(S3dlioError, match="overwrite=False"):
             dcp.save({"weight": torch.zeros(3)}, place.root + "last", overwrite=False)
         assert place.keys() == before
 
@@ -288,7 +287,7 @@ class TestOverwriting:
             finish(writer, **facts)
 
         monkeypatch.setattr(StorageWriter, "finish", late)
-        with pytest.raises(CheckpointException, match="written by somebody else"):
+        with pytest.raises(S3dlioError, match="written by somebody else"):
             dcp.save({"weight": torch.full((3,), 7.0)}, place.root + "last")
         loaded = {"weight": torch.zeros(3)}
         dcp.load(loaded, place.root + "last")
@@ -321,7 +320,7 @@ class TestOverwriting:
                 dcp.save({"weight": torch.ones(9)}, tmp_path / "step")
             else:
                 patched.setattr(local.LocalStore, "read", unreadable)
-                with pytest.raises(CheckpointException, match="nobody knows whether"):
+                with pytest.raises(S3dlioError, match="nobody knows whether"):
                     dcp.save({"weight": torch.ones(9)}, tmp_path / "step")
         loaded = {"weight": torch.zeros(9)}
         dcp.load(loaded, tmp_path / "step")
@@ -375,7 +374,7 @@ class TestFailingSave:
         return {f"layer{number}": torch.zeros(3 * MIB) for number in range(4)}
 
     def test_an_item_that_cannot_be_pickled(self, before: Place) -> None:
-        with pytest.raises(CheckpointException, match="cannot be saved"):
+        with pytest.raises(S3dlioError, match="cannot be saved"):
             dcp.save({**self.large(), "bad": Refuses()}, before.root + "last")
 
     @pytest.mark.parametrize("number", [0, 3])
@@ -391,7 +390,7 @@ class TestFailingSave:
 
         monkeypatch.setattr(StorageWriter, "_write_file", failing)
         monkeypatch.setattr("s3dlio.torch.dcp_writer.FILE_BYTES", MIB)
-        with pytest.raises(CheckpointException, match="a thread fails"):
+        with pytest.raises(S3dlioError, match="a thread fails"):
             dcp.save(self.large(), before.root + "last")
 
 
@@ -407,7 +406,7 @@ def test_a_full_disk_fails_the_save_and_leaves_nothing(tmp_path: Path, monkeypat
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
-        with pytest.raises(CheckpointException, match="File too large"):
+        with pytest.raises(S3dlioError, match="File too large"):
             dcp.save({"weight": torch.zeros(4 * MIB)}, tmp_path / "last")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -419,7 +418,7 @@ def test_a_full_disk_fails_the_save_and_leaves_nothing(tmp_path: Path, monkeypat
 
 
 def test_a_prefix_that_is_read_only_is_an_error(tmp_path: Path, unprivileged: None) -> None:
-    with pytest.raises(CheckpointException, match="cannot write"):
+    with pytest.raises(S3dlioError, match="cannot write"):
         dcp.save({"weight": torch.ones(9)}, "file:///proc/nowhere")
 
 

@@ -94,7 +94,7 @@ def test_a_save_that_fails_beside_another_one_leaves_the_files_of_that(
         finish(writer, **facts)
 
     monkeypatch.setattr(SafetensorsWriter, "finish", late)
-    with pytest.raises(CheckpointException, match="written by somebody else"):
+    with pytest.raises(s3dlio.PreconditionFailedError, match="written by somebody else"):
         dcp.save({"weight": torch.zeros(3)}, place.root + "model", format="safetensors")
     assert load({"weight": torch.zeros(3)}, place.root + "model")["weight"].tolist() == [1.0] * 3
 

@@ -16,7 +16,7 @@ from ..checkpoint.formats import HEAD_BYTES, is_safetensors
 from ..checkpoint.manifest import MANIFEST_NAME, Manifest, Shard
 from ..checkpoint.retention import note_loaded, note_saved
 from ..checkpoint.shards import ShardWriter, commit, new_save_id, open_shard, remember_save_id
-from ..errors import CorruptDataError, NotFoundError, S3dlioError, UnsafePickleError
+from ..errors import ConfigError, CorruptDataError, NotFoundError, S3dlioError, UnsafePickleError
 from ..progress import Progress
 from ..transfer import compress as codecs
 from ..transfer.write import ObjectWriter
@@ -57,6 +57,8 @@ def save_checkpoint(
     """
     codec, level = _codec(compress, compression_level)
     store, key = objects.resolve(uri)
+    if key.endswith("/"):
+        raise ConfigError(f"{uri} names a directory: a checkpoint is an object, such as {uri}model.pt")
     with (
         _shown(f"save {uri}", progress) as shown,
         ObjectWriter(store, key, codec=codec, level=level, progress=shown.advance) as file,

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem, SavePlan
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 from ..checkpoint.retention import note_saved
-from ..errors import ConfigError, PreconditionFailedError
+from ..errors import ConfigError, PreconditionFailedError, S3dlioError
 from .archive import load_from
 from .dcp_reader import StorageReader
 from .dcp_safetensors import SafetensorsReader, SafetensorsWriter
@@ -53,9 +53,9 @@ def save(
 
     Tensors are written straight from their memory, of a sharded one each rank's own part. The checkpoint exists when this
     returns, on all ranks, and one that stood there before is gone then and not earlier (`StorageWriter`). Without an
-    initialised process group it is saved by this process alone. Raises on every rank when it fails on one:
-    CheckpointException of torch, which names rank and cause. `format="safetensors"` is what `SafetensorsWriter` describes;
-    `overwrite=None` is the writer's own default.
+    initialised process group it is saved by this process alone. Raises on every rank when it fails on one: S3dlioError,
+    or the kind of it that all failures are of, which names rank and cause. `format="safetensors"` is what
+    `SafetensorsWriter` describes; `overwrite=None` is the writer's own default.
 
     >>> s3dlio.torch.dcp.save({"model": model, "optimizer": optimizer}, "s3://bucket/run/step_100")
     """
@@ -70,7 +70,7 @@ def save(
     except CheckpointException as exc:
         if _is_surely_uncommitted(exc):
             writer.discard()
-        raise
+        raise _told(exc, f"cannot save {checkpoint_id}") from _first_failure(exc)
 
 
 def _is_surely_uncommitted(exc: CheckpointException) -> bool:
@@ -95,7 +95,8 @@ def load(
 
     Only what is named is read, each byte once per rank, straight into the tensors; other numbers of ranks and other
     shardings than those of the save are fine. Checksums are verified. What is no tensor is unpickled with `weights_only`,
-    unless a `planner` of your own does that. Raises on every rank when it fails on one: CheckpointException of torch.
+    unless a `planner` of your own does that. Raises NotFoundError when there is no checkpoint, and on every rank when it
+    fails on one, as `save` does.
 
     >>> state = {"model": model.state_dict()}
     >>> s3dlio.torch.dcp.load(state, "s3://bucket/run/step_100")
@@ -103,10 +104,27 @@ def load(
     reader = _classes(format)[1](checkpoint_id, weights_only=weights_only)
     if planner is None and weights_only:
         planner = _WeightsOnlyPlanner()
-    with _quiet():
-        state_dict_loader.load(
-            state_dict, storage_reader=reader, planner=planner, process_group=process_group, no_dist=_is_alone()
-        )
+    reader.require_checkpoint()  # torch would look for other kinds of it, and log what it finds
+    try:
+        with _quiet():
+            state_dict_loader.load(
+                state_dict, storage_reader=reader, planner=planner, process_group=process_group, no_dist=_is_alone()
+            )
+    except CheckpointException as exc:
+        raise _told(exc, f"cannot load {checkpoint_id}") from _first_failure(exc)
+
+
+def _first_failure(exc: CheckpointException) -> BaseException:
+    return next(iter(exc.failures.values()))[0]
+
+
+def _told(exc: CheckpointException, action: str) -> S3dlioError:
+    """torch's exception, which is none of Python's Exceptions, as one of the family."""
+    failures = {rank: failure for rank, (failure, _) in exc.failures.items()}
+    kinds = {type(failure) for failure in failures.values()}
+    kind = kinds.pop() if len(kinds) == 1 else S3dlioError
+    causes = (str(failure) if _is_alone() else f"rank {rank}: {failure}" for rank, failure in failures.items())
+    return (kind if issubclass(kind, S3dlioError) else S3dlioError)(f"{action}: {'; '.join(causes)}")
 
 
 def async_save(

@@ -71,6 +71,12 @@ class StorageReader(storage.StorageReader):
             return False
         return True
 
+    def require_checkpoint(self) -> None:
+        """Raise NotFoundError when nothing says that a save into the directory has ended."""
+        names = (self._uri + rank + dcp_plan.METADATA for rank in ("", "__0"))
+        if not any(map(objects.exists, names)):
+            raise NotFoundError(f"{self._uri} holds no complete checkpoint: there is no {self._uri}{dcp_plan.METADATA}")
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Read `.metadata`, or that of `rank` where ranks saved without collectives."""
         rank = kwargs.get("rank")

@@ -140,6 +140,11 @@ class SafetensorsReader(StorageReader):
     left. Reading metadata costs one request per file.
     """
 
+    def require_checkpoint(self) -> None:
+        """Raise NotFoundError when there are no safetensors files."""
+        if not self._names():
+            raise NotFoundError(f"{self._uri} holds no safetensors files")
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Read the headers of all files."""
         tensors: dict[str, TensorStorageMetadata] = {}
@@ -161,9 +166,8 @@ class SafetensorsReader(StorageReader):
         return Metadata(dict(tensors), storage_data=storage_data, storage_meta=StorageMeta(load_id=self.load_id))
 
     def _headers(self) -> Iterator[tuple[str, layout.Header]]:
+        self.require_checkpoint()
         names = self._names()
-        if not names:
-            raise NotFoundError(f"{self._uri} holds no safetensors files")
         store, folder = objects.resolve(self._uri)
 
         def read(name: str) -> tuple[layout.Header, ObjectInfo]:

@@ -51,7 +51,8 @@ def loader(
         if (shuffle, seed, drop_last, pad, rank, world_size) != (False, 0, False, False, None, None):
             raise ValueError("an ObjectStoreIterableDataset brings its own shuffle, seed, drop_last, pad and ranks")
         if dataset.batch_size != batch_size:
-            raise ValueError(f"the dataset was told batch_size={dataset.batch_size}, the loader {batch_size}")
+            hint = "" if dataset.batch_size else " (where a sample is a batch already, as a row group is: batch_size=None)"
+            raise ValueError(f"the dataset was told batch_size={dataset.batch_size}, the loader {batch_size}{hint}")
         own = copy.copy(dataset)  # several loaders of one dataset are in different epochs
         return Loader(own, DataLoader(own, batch_size, **options))
     sampler = ResumableSampler(

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -24,6 +23,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import s3dlio
+from s3dlio.errors import S3dlioError
 from s3dlio.torch import StorageWriter, dcp
 
 ROWS, COLUMNS = 1001, 700
@@ -166,7 +166,7 @@ def failing_rank(base: str) -> None:
         StorageWriter._write_file = fail  # type: ignore[method-assign]
         try:
             dcp.save({f"own{rank}": torch.zeros(9)}, uri)
-        except CheckpointException as exc:
+        except S3dlioError as exc:
             assert "TwoArgumentsError: 1 and 2" in str(exc), exc  # noqa: PT017 - no pytest runs here
         else:
             raise AssertionError(f"rank {loser} has failed, and rank {rank} does not know it")
@@ -187,7 +187,7 @@ def storm(endpoint: str) -> None:
     begin = time.monotonic()
     try:
         dcp.save({f"storm{dist.get_rank()}": torch.zeros(9)}, uri)
-    except CheckpointException as exc:
+    except S3dlioError as exc:
         assert "503" in str(exc) or "SlowDown" in str(exc) or "slow down" in str(exc), exc  # noqa: PT017 - as above
     else:
         raise AssertionError("the save has failed on one rank, and this one does not know it")
