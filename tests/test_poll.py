@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
+import socket
 import threading
+import time
+import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +19,8 @@ import s3dlio
 from s3dlio import config, errors
 from s3dlio.errors import NotFoundError
 from s3dlio.storage.base import ObjectInfo, Read
-from s3dlio.storage.cloud import poll
+from s3dlio.storage.cloud import poll, wire
+from s3dlio.storage.cloud.connection import Connection
 from s3dlio.storage.cloud.s3 import S3Store
 from s3dlio.storage.cloud.s3_read import ReadCall
 
@@ -176,6 +183,167 @@ def test_connections_that_were_closed_while_the_consumer_worked_cost_no_attempt(
     away.set()
     clock.ahead += 60.0
     assert not any(isinstance(result, BaseException) for _, result in outcomes)
+
+
+def test_answers_that_were_cut_while_the_consumer_worked_cost_no_attempt(
+    faults: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("S3DLIO_MAX_RETRY_ATTEMPTS", "1")
+    for number in range(30):
+        faults.s3.put(f"k{number}", b"%d" % number * 50)
+    store = S3Store("bkt", config.s3_options())
+    assert len(list(store.read_many(reads(10), window=6))) == 10  # there are connections at rest
+    clock = Clock(monkeypatch)
+    away = threading.Event()
+
+    def decide(request: Request) -> Fault | None:
+        if not 11 <= request.number <= 15:
+            return None
+        away.wait(30)  # until the consumer has gone
+        return Fault(cut=20)
+
+    faults.decide = decide
+    outcomes = store.read_many(reads(30), window=6)
+    next(outcomes)
+    away.set()
+    clock.ahead += 60.0
+    assert not any(isinstance(result, BaseException) for _, result in outcomes)
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_what_has_landed_of_a_stalled_answer_is_not_asked_again(
+    faults: FaultServer, short_pauses: None, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setenv("S3DLIO_READ_TIMEOUT_SECS", "0.3")
+    faults.s3.put("k0", bytes(range(100)))
+    store = S3Store("bkt", config.s3_options())
+    assert results(store, 1, window) == {0: bytes(range(100))}  # there is a connection at rest
+    faults.decide = lambda request: Fault(stall=30) if request.number == 1 else None
+    assert results(store, 1, window) == {0: bytes(range(100))}
+    assert [request.headers["range"] for request in faults.requests] == ["bytes=0-99", "bytes=0-99", "bytes=30-99"]
+
+
+def test_no_retry_begins_too_late_after_the_first_attempt_has_begun(
+    faults: FaultServer, short_pauses: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("S3DLIO_READ_TIMEOUT_SECS", "0.3")
+    monkeypatch.setenv("S3DLIO_OPERATION_TIMEOUT_SECS", "0.2")
+    faults.s3.put("k0", b"data")
+    store = S3Store("bkt", config.s3_options())
+    for window in (1, 4):
+        faults.decide = lambda _: None
+        results(store, 1, window)  # there is a connection at rest
+        faults.requests.clear()
+        faults.decide = lambda _: Fault(stall=2)
+        assert isinstance(results_or_errors(store, window)[0], errors.S3dlioError)
+        assert len(faults.requests) == 1
+
+
+def results_or_errors(store: S3Store, window: int) -> list[Any]:
+    return [result for _, result in store.read_many(reads(1), window=window)]
+
+
+def close_all(faults: FaultServer) -> None:
+    """As a server does that is started anew."""
+    with faults._lock:
+        for sock in faults._open:
+            sock.shutdown(socket.SHUT_RDWR)
+    wait_for(lambda: not faults._open)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("window", [1, 2, 64])
+def test_all_connections_at_rest_may_have_been_closed(
+    faults: FaultServer, store: S3Store, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """One that is found closed says that the others must be looked at, however shortly they have rested."""
+    faults.decide = lambda _: Fault(delay=0.05)  # so that each has a connection
+    results(store, 64, 64)
+    assert len(store.wire._idle) > 20
+    faults.decide = lambda _: None
+    monkeypatch.setattr(wire, "FRESH_SECONDS", 1e9)
+    close_all(faults)
+    assert results(store, 64, window) == right(64)
+
+
+def test_connections_of_a_window_that_rested_for_long_are_looked_at(
+    faults: FaultServer, store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    faults.decide = lambda _: Fault(delay=0.05)
+    outcomes = store.read_many(reads(16), window=16)
+    for _ in range(16):
+        next(outcomes)
+    faults.decide = lambda _: None
+    clock.ahead += 60.0
+    outcomes.close()  # type: ignore[attr-defined]
+    assert len(store.wire._idle) == 16
+    close_all(faults)
+    assert store.wire.take() is None
+
+
+def test_an_interrupt_costs_no_place(faults: FaultServer, store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it comes: at the entry of any function that has to do with an attempt."""
+    results(store, 4, 4)
+    for owner, name in [
+        (poll._Driver, "_advance"),
+        (poll._Driver, "_settle"),
+        (poll._Driver, "_step"),
+        (poll._Driver, "_wait"),
+        (poll._Driver, "give"),
+        (poll._Driver, "take"),
+        (wire.Wire, "settle"),
+        (wire.Wire, "operation"),
+        (wire.Wire, "_attempt"),
+        (wire.Wire, "_resumed"),
+        (wire.Wire, "give"),
+        (wire.Wire, "take"),
+        (wire, "_run"),
+        (Connection, "advance"),
+        (Connection, "receive"),
+    ]:
+        for window in (1, 3):
+            for first in (None, failing(500, "InternalError"), Fault(cut=0)):
+                faults.decide = partial(only_k1, first)
+                with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt, errors.S3dlioError):
+                    patched.setattr(owner, name, interrupted)
+                    results(store, 3, window)
+                faults.decide = lambda _: None
+                assert store.wire.pace.num_running == 0, (name, window, first)
+                assert results(store, 3, window) == right(3)
+
+
+def only_k1(fault: Fault | None, request: Request) -> Fault | None:
+    return fault if request.key == "k1" else None
+
+
+def interrupted(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_a_forked_child_goes_on_without_the_connections_of_an_iteration(store: S3Store) -> None:
+    outcomes = store.read_many(reads(40), window=8)
+    for _ in range(36):
+        next(outcomes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # there are threads
+        child = os.fork()
+    if not child:
+        code = 1
+        with contextlib.suppress(BaseException):
+            outcomes.close()  # type: ignore[attr-defined]
+            assert store.wire.pace.num_running == 0
+            assert bytes(store.read(next(reads(1))).data) == b"0"
+            code = 0
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(list(outcomes)) == 4
 
 
 def test_a_stalled_answer_is_given_up_and_asked_again(

@@ -91,22 +91,40 @@ def test_corrections_are_free_and_bounded() -> None:
 
 
 def entered(pace: Pace) -> int:
-    count = 0
-    while pace.enter([]):
-        count += 1
-    return count
+    return len(places_of(pace))
+
+
+def places_of(pace: Pace) -> list[list[int]]:
+    """All places that there are."""
+    places: list[list[int]] = [[]]
+    while pace.enter(places[-1]):
+        places.append([])
+    return places[:-1]
 
 
 def test_the_pace_lets_in_as_many_as_the_limit() -> None:
     pace = Pace(4)
-    assert entered(pace) == 4
-    pace.leave()
+    places = places_of(pace)
+    assert len(places) == 4
+    for _ in range(2):
+        pace.leave(places[0])  # a second time does nothing
     assert entered(pace) == 1
+
+
+def test_a_place_of_before_a_fork_is_gone() -> None:
+    pace = Pace(4)
+    places = places_of(pace)
+    pace.renew()
+    for place in places:
+        pace.leave(place)
+    assert pace.num_running == 0
+    assert entered(pace) == 4
 
 
 def test_throttling_halves_the_pace_once_a_second_and_never_stops_it() -> None:
     pace = Pace(64)
-    assert entered(pace) == 64
+    places = places_of(pace)
+    assert len(places) == 64
     for _ in range(10):
         pace.throttled(100.0)
     assert pace.limit == 32
@@ -115,8 +133,8 @@ def test_throttling_halves_the_pace_once_a_second_and_never_stops_it() -> None:
     for second in range(102, 120):
         pace.throttled(float(second))
     assert pace.limit == 1
-    for _ in range(64):
-        pace.leave()
+    for place in places:
+        pace.leave(place)
     assert entered(pace) == 1
 
 
@@ -153,8 +171,9 @@ def test_the_places_of_a_driver_whose_consumer_is_at_work_may_be_taken_by_others
     pace.crowds.append(driver)
     assert entered(pace) == 2
     driver.is_parked = True
-    assert entered(pace) == 2
+    places = places_of(pace)
+    assert len(places) == 2
     driver.is_parked = False
-    for _ in range(2):
-        pace.leave()
+    for place in places:
+        pace.leave(place)
     assert not pace.enter([])

@@ -196,6 +196,7 @@ from s3dlio.storage.cloud import wire
 s3dlio.put_many((f"{sys.argv[1]}{number}", b"x") for number in range(8))
 before = len(os.listdir("/dev/fd"))
 storage._open.cache_clear()
+storage._last_opened.clear()
 wire.wire_to.cache_clear()
 gc.collect()
 assert len(os.listdir("/dev/fd")) < before

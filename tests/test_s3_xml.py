@@ -54,6 +54,9 @@ def test_encoded_keys_come_back_as_they_were(keys: list[str], prefixes: list[str
             '<ETag>"abc"</ETag><StorageClass>GLACIER</StorageClass><Owner><ID>someone</ID></Owner>',
             "<ChecksumAlgorithm>CRC32</ChecksumAlgorithm><RestoreStatus><IsRestoreInProgress>false</IsRestoreInProgress></RestoreStatus>",
             "\n  <ETag>&#34;abc&#34;</ETag>\n",
+            "<ETag>&#x22;abc&#x22;</ETag>",
+            "<ETag>&quot;a&amp;b&quot;</ETag>",
+            "<Owner><ID>a&amp;b</ID><DisplayName/></Owner><Type>Normal</Type>",
             "<!-- <Contents> --><ETag>&#x22;abc&#x22;</ETag>",
         ]
     ),
@@ -75,6 +78,18 @@ def test_the_usual_listing_goes_the_short_way() -> None:
     body = listing("<EncodingType>url</EncodingType>" + entry("a%2Fb", more) * 3 + END)
     assert s3_xml._plain_page(body.decode()) == s3_xml._parsed_page(body)
     assert s3_xml._plain_page(body.decode().replace("<Size>", "<Size >")) is None
+
+
+def test_an_unknown_element_behind_the_owner_costs_no_search_through_the_whole_listing() -> None:
+    more = "<Owner><ID>me</ID><DisplayName>me</DisplayName></Owner>"
+    body = listing((entry("k", more + "<Type>Normal</Type>") + entry("k", more)) * 3000 + END)
+    assert s3_xml._plain_page(body.decode()) is None  # within minutes, if it searched
+    assert len(page_of(body).objects) == 6000
+
+
+def test_a_listing_in_another_encoding_is_parsed() -> None:
+    text = listing(entry("k\xe9") + END).decode().replace("UTF-8", "ISO-8859-1")
+    assert page_of(text.encode("latin-1")).objects[0].key == "k\xe9"
 
 
 def test_keys_of_a_server_that_does_not_encode_are_taken_literally() -> None:

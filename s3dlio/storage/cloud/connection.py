@@ -83,25 +83,26 @@ class Server:
 class Opening:
     """A request that was sent at once, and its answer, as long as nothing unusual comes.
 
-    `place` is that in the pace. `filled` counts the bytes of the answer's body, or of its beginning while there is no
-    `response`. `error` is what ended it.
+    `place` is that in the pace; `started` and `paused` are what its mode said when it began. `filled` counts the bytes of
+    the answer's body, or of its beginning while there is no `response`. `error` is what ended it.
     """
 
     connection: Connection | None
     request: Request
-    place: list[None]
+    place: list[int]
+    started: float = 0.0
+    paused: float = 0.0
     response: Response | None = None
     filled: int = 0
     error: Exception | None = None
 
-    def stall(self, reason: str) -> None:
-        """Nothing came for too long."""
-        stalled = TimeoutError(reason)
-        self.error = stalled if self.response is None else broken_off(self.filled, self.response.body.nbytes, stalled)
-
     @property
     def is_whole(self) -> bool:
         return self.response is not None and self.filled == self.response.body.nbytes
+
+    def give_up(self, error: OSError) -> None:
+        """It has waited for long enough. What has landed of a body stays."""
+        self.error = error if self.response is None else broken_off(self.filled, self.response.body.nbytes, error)
 
 
 class Connection:
@@ -115,7 +116,7 @@ class Connection:
         self.is_tls = isinstance(sock, ssl.SSLSocket)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.num_served = 0
-        self.given_at = 0.0  # when it was put to rest, by the monotonic clock
+        self.given_at = 0.0  # since when nobody has looked at it at rest, by the monotonic clock
         self._blocks: bool | None = None
         self._body_flags = 0
 

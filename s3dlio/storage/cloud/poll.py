@@ -15,7 +15,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from .connection import READ, Connection, Opening, Wait
 from .wire import Call, Wire
@@ -71,6 +71,8 @@ class _Driver(Generic[T]):
         self._sleeping: list[tuple[float, int, _Flight[T]]] = []
         self._ended: deque[tuple[Call[T], T | BaseException]] = deque()
         self._idle: dict[int, Connection] = {}  # by descriptor
+        self._flights: set[_Flight[T]] = set()  # all that have begun and not ended, whatever an interrupt has broken off
+        self._polled_at = 0.0  # when no idle connection was closed, by the monotonic clock
         self._numbers = itertools.count()
         self._next_check = 0.0
         self._owner = os.getpid()
@@ -115,6 +117,7 @@ class _Driver(Generic[T]):
                 return
             self._room -= 1
             flight = _Flight(call)
+            self._flights.add(flight)
             if not self._open(flight):
                 self._step(flight, None)
 
@@ -131,38 +134,36 @@ class _Driver(Generic[T]):
         """Receive what has come for an opening."""
         connection = opening.connection
         assert connection is not None
-        try:
-            if not connection.advance(opening):
-                self._step(flight, None)
-            elif opening.is_whole:
-                self._end(flight, opening)
-            else:
-                self._wait(flight, (connection.sock, READ, self._wire.policy.stall_timeout))
-        except BaseException:
-            if flight.operation is None:
-                self._wire.drop(opening, self)
-            raise
+        if not connection.advance(opening):
+            self._step(flight, None)
+        elif opening.is_whole:
+            self._settle(flight, opening)
+        else:
+            self._wait(flight, (connection.sock, READ, self._wire.policy.stall_timeout))
 
-    def _end(self, flight: _Flight[T], opening: Opening) -> None:
+    def _settle(self, flight: _Flight[T], opening: Opening) -> None:
         try:
             result = self._wire.settle(flight.call, opening, self)
         except Exception as exc:
             opening.error = exc
             self._step(flight, None)
         else:
-            self._ended.append((flight.call, result))
+            self._end(flight, result)
+
+    def _end(self, flight: _Flight[T], result: T | BaseException) -> None:
+        self._ended.append((flight.call, result))
+        self._flights.discard(flight)
 
     def _step(self, flight: _Flight[T], error: BaseException | None) -> None:
         """Let a flight go on as a coroutine, up to what it waits for next."""
         if flight.operation is None:
             flight.operation = self._wire.operation(flight.call, self, flight.opening)
-            flight.opening = None
         try:
             wait = next(flight.operation) if error is None else flight.operation.throw(error)
         except StopIteration as stop:
-            self._ended.append((flight.call, stop.value))
+            self._end(flight, stop.value)
         except Exception as exc:
-            self._ended.append((flight.call, exc))
+            self._end(flight, exc)
         else:
             self._wait(flight, wait)
 
@@ -190,11 +191,12 @@ class _Driver(Generic[T]):
             flight = self._waiting.pop(key.fd, None)
             if flight is None:
                 self._drop_idle(key.fd)
-            elif flight.opening is not None:
+            elif flight.operation is None and flight.opening is not None:
                 self._advance(flight, flight.opening)
             else:
                 self._step(flight, None)
         now = self.now()
+        self._polled_at = now + self.paused
         while self._sleeping and self._sleeping[0][0] <= now:
             self._step(heapq.heappop(self._sleeping)[2], None)
         if now >= self._next_check:
@@ -214,11 +216,12 @@ class _Driver(Generic[T]):
             flight = self._waiting.pop(descriptor, None)
             if flight is None:
                 continue
-            if flight.opening is not None:
-                flight.opening.stall("no byte for too long")
+            error = TimeoutError("no byte for too long")
+            if flight.operation is None and flight.opening is not None:
+                flight.opening.give_up(error)
                 self._step(flight, None)
             else:
-                self._step(flight, TimeoutError("no byte for too long"))
+                self._step(flight, error)
 
     def close(self) -> None:
         """Drop what still runs; give connections that are at rest back to the process."""
@@ -226,15 +229,16 @@ class _Driver(Generic[T]):
             self._wire.pace.crowds.remove(self)
         if os.getpid() != self._owner:  # a forked child must not touch what its parent has registered
             self._events.clear()
-        flights: list[Any] = [*self._waiting.values(), *(entry[2] for entry in self._sleeping)]
+            self._idle.clear()  # they are closed here
         self._waiting.clear()
         self._sleeping.clear()
-        for flight in flights:
+        for flight in self._flights:
+            if flight.operation is not None:
+                flight.operation.close()
             if flight.opening is not None:
                 self._wire.drop(flight.opening, self)
-            elif flight.operation is not None:
-                flight.operation.close()
+        self._flights.clear()
         self._selector.close()
         for connection in self._idle.values():
-            self._wire.give(connection)
+            self._wire.keep(connection, self._polled_at)
         self._idle.clear()

@@ -159,6 +159,7 @@ class Pace:
     max_bytes_per_second: float = 0.0
     limit: float = field(init=False)
     num_running: int = field(init=False, default=0)
+    _process: int = field(init=False, default=0)  # how often it was forked: what places are marked with
     crowds: list[Crowd] = field(init=False, default_factory=list)
     _halved_at: float = field(init=False, default=0.0)
     _paid_until: float = field(init=False, default=0.0)
@@ -171,21 +172,25 @@ class Pace:
         """In a forked child nothing runs yet, and no lock is held by anybody who could let go of it."""
         self._lock = threading.Lock()
         self.num_running = 0
+        self._process += 1
         self.crowds.clear()
 
-    def enter(self, place: list[None]) -> bool:
+    def enter(self, place: list[int]) -> bool:
         """Take a place, if there is one: `place` is not empty from then on."""
         with self._lock:
             limit = max(1, int(self.limit))
             if self.num_running >= limit and self.num_running - sum(map(_num_parked, self.crowds)) >= limit:
                 return False
-            place.append(None)
+            # In this order no interrupt comes between the two: it could only after a call.
             self.num_running += 1
+            place.append(self._process)
             return True
 
-    def leave(self) -> None:
+    def leave(self, place: list[int]) -> None:
+        """Leave a place, if it is still taken: `place` is empty from then on. One of before a fork is gone already."""
         with self._lock:
-            self.num_running -= 1
+            self.num_running -= place.count(self._process)
+            place.clear()
 
     @property
     def is_slowed(self) -> bool:

@@ -33,7 +33,7 @@ MAX_IDLE = 256
 DEFAULT_CONNECTIONS = 256
 LONG_PAUSE = 1.0  # seconds of the consumer's own work that may cost a connection its server's patience
 BUSY_PAUSE = 0.005
-FRESH_SECONDS = 1.0  # a connection that rested no longer is used without a look: should it be closed, a new one is made
+FRESH_SECONDS = 1.0  # a connection that rested no longer is used without a look, unless another was found closed meanwhile
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -85,6 +85,7 @@ class Wire:
         self.pace = Pace(options.max_connections or DEFAULT_CONNECTIONS, options.max_bytes_per_second)
         self._proxy = config.proxy_of(server.scheme, server.host)
         self._idle: deque[Connection] = deque()
+        self._found_closed_at = 0.0  # what closed one connection may have closed all that rested then
         # Strong references, so that none is garbage together with the window that uses it: the collector would finalize the
         # socket, maybe before that window has given it back.
         self._all: set[Connection] = set()
@@ -95,17 +96,17 @@ class Wire:
         if opening is None:
             return _run(self.operation(call, self))
         try:
-            assert opening.connection is not None
-            if opening.connection.advance(opening):
-                if opening.is_whole:
-                    return self.settle(call, opening, self)
-                opening.stall(f"no byte for {self.policy.stall_timeout:g} s")
-        except Exception as exc:
-            opening.error = exc
-        except BaseException:
-            self.drop(opening, self)
-            raise
-        return _run(self.operation(call, self, opening))
+            try:
+                assert opening.connection is not None
+                if opening.connection.advance(opening):
+                    if opening.is_whole:
+                        return self.settle(call, opening, self)
+                    opening.give_up(TimeoutError(f"no byte for {self.policy.stall_timeout:g} s"))
+            except Exception as exc:
+                opening.error = exc
+            return _run(self.operation(call, self, opening))
+        finally:
+            self.drop(opening, self)  # nothing is left to drop, but after an interrupt
 
     # The short way: a request without a body that is sent at once, and its plain answer
 
@@ -114,32 +115,32 @@ class Wire:
         if not call.is_read or self.pace.max_bytes_per_second or not call.is_at(self):
             return None
         try:
-            opening = Opening(None, call.request(), [])
+            opening = Opening(None, call.request(), [], mode.now(), mode.paused)
         except Exception:  # the operation meets it again, and knows what it means
             return None
+        is_sent = False
         try:
-            if not self.pace.enter(opening.place):
-                return None
-            mode.num_running += 1
-            connection = opening.connection = mode.take()
-            if connection is not None:
-                connection.prepare(mode.is_blocking, self.policy.stall_timeout)
-                if not connection.begin_sending(opening.request):
-                    return opening
-        except BaseException:
-            self.drop(opening, mode)
-            raise
-        self.drop(opening, mode)
-        return None
+            if self.pace.enter(opening.place):
+                mode.num_running += 1
+                connection = opening.connection = mode.take()
+                if connection is not None:
+                    connection.prepare(mode.is_blocking, self.policy.stall_timeout)
+                    is_sent = not connection.begin_sending(opening.request)
+        except Exception:  # as above
+            return None
+        finally:
+            if not is_sent:
+                self.drop(opening, mode)
+        return opening if is_sent else None
 
     def settle(self, call: Call[T], opening: Opening, mode: Mode) -> T:
         """The result of an opening whose answer is whole. Raises what the call makes of it."""
         response = opening.response
         assert response is not None
         if response.reusable:
-            assert opening.connection is not None
-            mode.give(opening.connection)
-            opening.connection = None
+            connection, opening.connection = opening.connection, None  # first: none that rests may be dropped
+            assert connection is not None
+            mode.give(connection)
         self.drop(opening, mode)
         result = call.answer(response)
         if self.pace.is_slowed:
@@ -153,8 +154,7 @@ class Wire:
             opening.connection.close()
             opening.connection = None
         if opening.place:
-            opening.place.clear()
-            self.pace.leave()
+            self.pace.leave(opening.place)
             mode.num_running -= 1
 
     def now(self) -> float:
@@ -166,13 +166,18 @@ class Wire:
                 connection = self._idle.pop()
             except IndexError:
                 return None
-            is_fresh = time.monotonic() - connection.given_at < FRESH_SECONDS
+            given_at = connection.given_at
+            is_fresh = given_at > self._found_closed_at and time.monotonic() - given_at < FRESH_SECONDS
             if is_fresh or not _is_readable(connection.sock):  # else the server has closed it, or sent what nobody wants
                 return connection
             connection.close()
 
     def give(self, connection: Connection) -> None:
-        connection.given_at = time.monotonic()
+        self.keep(connection, time.monotonic())
+
+    def keep(self, connection: Connection, seen_at: float) -> None:
+        """Put a connection to rest that was open at `seen_at`."""
+        connection.given_at = seen_at
         if len(self._idle) < MAX_IDLE:
             self._idle.append(connection)
         else:
@@ -194,8 +199,10 @@ class Wire:
         The first attempt may have begun, as `opening`.
         """
         attempts = Attempts(self.policy, call)
+        if opening is not None:
+            attempts.begin(opening.started)
         while True:
-            paused = mode.paused
+            paused = mode.paused if opening is None else opening.paused
             try:
                 try:
                     begun, opening = opening, None
@@ -247,17 +254,24 @@ class Wire:
                 yield self.pace.debt(sum(part.nbytes for part in request.body) + response.body.nbytes)
             return response
         except (OSError, S3dlioError, ClosedError, ProtocolError, IncompleteBodyError) as exc:
-            raise _failure_of(exc, call, connection) from exc
+            raise self._failure_of(exc, call, connection) from exc
         finally:
-            if is_reusable:
-                assert connection is not None
-                mode.give(connection)
-            elif connection is not None:
-                mode.forget(connection.sock)
-                connection.close()
-            if place:
-                self.pace.leave()
-                mode.num_running -= 1
+            try:
+                if begun is not None:
+                    begun.connection = begun.error = None  # the error's traceback refers to it
+                if connection is not None:
+                    self._put_away(connection, mode, is_reusable)
+            finally:  # an interrupt may cost a descriptor, but no place
+                if place:
+                    self.pace.leave(place)
+                    mode.num_running -= 1
+
+    def _put_away(self, connection: Connection, mode: Mode, is_reusable: bool) -> None:
+        if is_reusable:
+            mode.give(connection)
+        else:
+            mode.forget(connection.sock)
+            connection.close()
 
     def _resumed(self, begun: Opening, mode: Mode) -> Generator[Wait, None, Response]:
         if begun.error is not None:
@@ -280,17 +294,18 @@ class Wire:
         self._all.add(connection)
         return connection
 
-
-def _failure_of(exc: Exception, call: Call[Any], connection: Connection | None) -> Exception:
-    """What ended an attempt, as the operation judges it."""
-    if isinstance(exc, IncompleteBodyError):
-        call.interrupted(exc.num_received)
-        return Failure(Verdict.RETRY, str(exc))
-    if isinstance(exc, S3dlioError):  # some are OSErrors too, and none is a matter of the connection
-        return exc if call.uri in str(exc) else Failure(Verdict.FINAL, str(exc), kind=type(exc))
-    was_used = connection is not None and connection.num_served > 0
-    is_stale = was_used and isinstance(exc, (ClosedError, ConnectionError))
-    return Failure(Verdict.CORRECTED if is_stale else Verdict.RETRY, f"{type(exc).__name__}: {exc}")
+    def _failure_of(self, exc: Exception, call: Call[Any], connection: Connection | None) -> Exception:
+        """What ended an attempt, as the operation judges it."""
+        if isinstance(exc, IncompleteBodyError):
+            call.interrupted(exc.num_received)
+            return Failure(Verdict.RETRY, str(exc))
+        if isinstance(exc, S3dlioError):  # some are OSErrors too, and none is a matter of the connection
+            return exc if call.uri in str(exc) else Failure(Verdict.FINAL, str(exc), kind=type(exc))
+        was_used = connection is not None and connection.num_served > 0
+        is_stale = was_used and isinstance(exc, (ClosedError, ConnectionError))
+        if is_stale:
+            self._found_closed_at = time.monotonic()
+        return Failure(Verdict.CORRECTED if is_stale else Verdict.RETRY, f"{type(exc).__name__}: {exc}")
 
 
 def _run(operation: Generator[Wait, None, T]) -> T:
