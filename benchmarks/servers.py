@@ -46,9 +46,10 @@ http {{
     location / {{ echo_sleep {seconds}; echo_exec @objects; }} location @objects {{ }} }}
 }}
 """
-# A listing is answered with a page that was prepared, whatever its prefix is.
+# A listing is answered with a page that was prepared, whatever its prefix is. The bucket is captured by name, since finding
+# the page captures, too.
 LISTING = """
-    if ($args ~ list-type=2) { rewrite ^/([^/]+)/?$ /.lists/$1/$page; }
+    if ($args ~ list-type=2) { rewrite ^/(?<listed>[^/]+)/?$ /.lists/$listed/$page; }
     location /.lists/ { default_type application/xml; open_file_cache off; }
 """
 KINDS = ("plain", "tls", "latency")
