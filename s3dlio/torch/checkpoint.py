@@ -11,7 +11,7 @@ import torch.distributed
 
 from .. import config, objects
 from ..checkpoint.catalog import KINDS, directory, read_manifest
-from ..checkpoint.checked import ArchiveReader, WatchedReader, plain_file
+from ..checkpoint.checked import ArchiveReader, WatchedReader, is_archive, plain_file, verify_archive
 from ..checkpoint.formats import HEAD_BYTES, is_safetensors
 from ..checkpoint.manifest import MANIFEST_NAME, Manifest, Shard
 from ..checkpoint.retention import note_loaded, note_saved
@@ -148,6 +148,8 @@ def _load_object(uri: str, arguments: Mapping[str, Any], progress: bool, validat
         shown.total = len(reader)
         with reader:
             file = plain_file(reader)
+            has_directory = is_archive(file.read(HEAD_BYTES)) and file is reader
+            file.seek(0)
             try:
                 found = load_from(file, uri, arguments)
             except CorruptDataError as exc:
@@ -155,6 +157,8 @@ def _load_object(uri: str, arguments: Mapping[str, Any], progress: bool, validat
                 raise
             if isinstance(reader, ArchiveReader) and file is reader:
                 reader.verify()
+            elif has_directory:  # it is in memory, as the end of the object
+                verify_archive(reader, uri, lambda _: False)
             return found
 
 
@@ -225,8 +229,9 @@ def _load_shard(base: str, shard: Shard, arguments: Mapping[str, Any], progress:
     with _shown(f"load {uri}", progress, total=shard.size) as shown, open_shard(base, shard, shown.advance) as reader:
         try:
             found = load_from(plain_file(reader), uri, arguments)
-        except (CorruptDataError, UnsafePickleError):
-            reader.verify(shard.checksum)  # wrong bytes are the better reason
+        except Exception as exc:
+            if isinstance(exc, (CorruptDataError, UnsafePickleError)) or not isinstance(exc, S3dlioError):
+                reader.verify(shard.checksum)  # wrong bytes are the better reason
             raise
         reader.verify(shard.checksum)
         return found
