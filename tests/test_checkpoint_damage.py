@@ -105,3 +105,26 @@ def test_what_numpy_made_is_refused_with_the_cure(tmp_path: Path, value: Any) ->
     s3dlio.save_checkpoint(uri, {"value": value})
     with pytest.raises(errors.UnsafePickleError, match=r"holds numpy.*torch\.from_numpy.*float\(x\)"):
         s3dlio.load_checkpoint(uri)
+
+
+def test_what_cannot_be_loaded_by_its_name_says_how(tmp_path: Path) -> None:
+    root = f"file://{tmp_path}/"
+    s3dlio.save_distributed_shard(root + "d/shard.bin", STATE, 0, 1, save_id="x")
+    s3dlio.finalize_distributed_checkpoint(root + "d", 1, save_id="x")
+    dcp.save({"w": torch.arange(4.0)}, root + "dcp")
+    dcp.save({"w": torch.arange(4.0)}, root + "hf", format="safetensors")
+    with pytest.raises(errors.S3dlioError, match=r"load_distributed_shard\('file://.*/d/', 0\)"):
+        s3dlio.load_checkpoint(root + "d/shard.bin")
+    with pytest.raises(errors.NotFoundError):
+        s3dlio.load_checkpoint(root + "d/other.bin")
+    with pytest.raises(errors.S3dlioError, match=r"load it by s3dlio\.torch\.dcp\.load \("):
+        s3dlio.load_checkpoint(root + "dcp/")
+    with pytest.raises(errors.S3dlioError, match=r"s3dlio\.torch\.dcp\.load with format"):
+        s3dlio.load_checkpoint(root + "hf/")
+    with pytest.raises(TypeError, match="there is no checkpoint yet"):
+        s3dlio.load_checkpoint(s3dlio.latest_checkpoint(root + "none/"))  # type: ignore[arg-type]
+
+
+def test_an_empty_state_of_safetensors_comes_back(tmp_path: Path) -> None:
+    dcp.save({}, f"file://{tmp_path}/d", format="safetensors")
+    dcp.load({}, f"file://{tmp_path}/d", format="safetensors")

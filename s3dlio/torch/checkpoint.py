@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -126,11 +127,14 @@ class _Loaded(NamedTuple):
 
 
 def _load(uri: str, weights_only: bool, map_location: Any, progress: bool, *, validate: bool) -> _Loaded:
+    if uri is None:
+        raise TypeError("load_checkpoint takes a URI and got None: there is no checkpoint yet, if latest_checkpoint gave it")
     arguments = {"weights_only": weights_only, "map_location": map_location}
     if not uri.endswith("/"):
         try:
             return _Loaded(_load_object(uri, arguments, progress, validate), is_sharded=False)
         except NotFoundError:
+            _refuse_shard(uri)
             if not any(objects.exists(directory(uri) + kind.commit) for kind in KINDS):
                 raise
 
@@ -169,6 +173,18 @@ def _refuse_safetensors(file: Any, uri: str, exc: CorruptDataError) -> None:
         raise S3dlioError(f"{uri} is a safetensors file: load it by s3dlio.torch.safetensors.load_file") from exc
 
 
+def _refuse_shard(uri: str) -> None:
+    """The name of a shard is that of no object."""
+    base, _, name = uri.rpartition("/")
+    shards: tuple[Shard, ...] = ()
+    with suppress(S3dlioError):  # there is a better error, that of the caller
+        shards = read_manifest(base)[0].shards
+    for shard in shards:
+        if shard.name == name:
+            call = f"load_distributed_shard({base + '/'!r}, {shard.rank})"
+            raise S3dlioError(f"{uri} is a shard of the checkpoint {base}/: load it by {call}")
+
+
 def _with_manifest(uri: str, load: Callable[[Manifest], T]) -> T:
     """Load by the manifest; again by the next one, when that was committed meanwhile and the shards of this one went."""
     manifest, etag = _manifest(uri)
@@ -191,8 +207,10 @@ def _manifest(uri: str) -> tuple[Manifest, str | None]:
             (kind.name for kind in KINDS if kind.commit != MANIFEST_NAME and objects.exists(base + kind.commit)), None
         )
         if other is not None:
+            how = ' with format="safetensors"' if other == "huggingface" else ""
             raise S3dlioError(
-                f"{base} is a checkpoint of the kind {other}: load it by torch.distributed.checkpoint"
+                f"{base} is a checkpoint of the kind {other}: load it by s3dlio.torch.dcp.load{how} "
+                "(torch.distributed.checkpoint)"
             ) from exc
         raise NotFoundError(
             f"{base} is no complete checkpoint: it has no {MANIFEST_NAME}, which finalize_distributed_checkpoint writes "

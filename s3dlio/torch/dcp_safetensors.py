@@ -144,7 +144,8 @@ class SafetensorsReader(StorageReader):
 
     def require_checkpoint(self) -> None:
         """Raise NotFoundError when there are no safetensors files."""
-        if not self._names(self._index()):
+        index = self._index()
+        if index is None and not self._names(index):  # an index may name none: that of an empty state
             raise NotFoundError(f"{self._uri} holds no safetensors files")
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
