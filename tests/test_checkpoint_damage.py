@@ -13,6 +13,8 @@ import torch
 import s3dlio
 from s3dlio import errors
 from s3dlio.torch import dcp, dcp_metadata
+from s3dlio.torch.safetensors import save_file
+from tests.conftest import Place
 
 STATE = {"a": torch.arange(16.0), "b": torch.arange(16.0) + 100}
 ENTRY_BYTES = 46  # of a record in the directory, without its name
@@ -128,3 +130,15 @@ def test_what_cannot_be_loaded_by_its_name_says_how(tmp_path: Path) -> None:
 def test_an_empty_state_of_safetensors_comes_back(tmp_path: Path) -> None:
     dcp.save({}, f"file://{tmp_path}/d", format="safetensors")
     dcp.load({}, f"file://{tmp_path}/d", format="safetensors")
+
+
+def test_what_was_cut_short_is_no_checkpoint(place: Place) -> None:
+    """As a killed torch.save, or a copy that was broken off, leaves it."""
+    s3dlio.save_checkpoint(place.root + "whole.pt", STATE)
+    save_file(STATE, place.root + "whole.safetensors")
+    for name in ("whole.pt", "whole.safetensors"):
+        data = place.get(name) or b""
+        for length in (100, len(data) - 30):
+            place.put(f"{length}-{name}", data[:length])
+    found = {checkpoint.uri for checkpoint in s3dlio.list_checkpoints(place.root)}
+    assert found == {place.root + "whole.pt", place.root + "whole.safetensors"}
