@@ -335,7 +335,7 @@ class TestDamage:
 
     def test_a_checkpoint_of_another_kind_is_named(self, tmp_path: Path) -> None:
         (tmp_path / ".metadata").write_bytes(b"x")
-        with pytest.raises(errors.S3dlioError, match=r"kind dcp: load it by torch\.distributed\.checkpoint"):
+        with pytest.raises(errors.S3dlioError, match=r"kind dcp: load it by s3dlio\.torch\.dcp\.load"):
             s3dlio.load_checkpoint(f"file://{tmp_path}")
 
 

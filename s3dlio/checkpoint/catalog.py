@@ -15,7 +15,16 @@ from ..errors import CorruptDataError, NotEmptyError, NotFoundError
 from ..storage import open_store
 from ..storage.base import HasDirectories, ObjectInfo, Read, Store
 from ..view import empty
-from .formats import COMPRESSED_HEAD_BYTES, HEAD_BYTES, is_checkpoint, is_compressed
+from .formats import (
+    COMPRESSED_HEAD_BYTES,
+    END_BYTES,
+    HEAD_BYTES,
+    is_checkpoint,
+    is_compressed,
+    is_cut_short,
+    is_whole_archive,
+    needs_end,
+)
 from .manifest import FACTS_SUFFIX, MANIFEST_NAME, Manifest
 from .safetensors import files_in
 
@@ -214,22 +223,35 @@ def _names_of_parts(level: Level) -> set[str]:
 
 
 def _checkpoints_of(level: Level, names: Iterable[str]) -> Iterator[str]:
-    """Those of the objects that begin as checkpoints do."""
-    compressed = []
+    """Those of the objects that begin as checkpoints do; and end so, where a plain `torch.save` could have been killed."""
+    compressed, archives = [], []
     for name, head in _heads(level, names, HEAD_BYTES):
         if is_compressed(head):
             compressed.append(name)
-        elif is_checkpoint(head):
+        elif needs_end(head):
+            archives.append(name)
+        elif is_checkpoint(head) and not is_cut_short(head, level.objects[name].size):
             yield name
     for name, head in _heads(level, compressed, COMPRESSED_HEAD_BYTES):
         if is_checkpoint(head):
+            yield name
+    for name, end in _ends(level, archives):
+        if is_whole_archive(end):
             yield name
 
 
 def _heads(level: Level, names: Iterable[str], num_bytes: int) -> Iterator[tuple[str, bytes]]:
     """The first bytes of objects, in any order; what has vanished meanwhile is left out."""
+    return _parts(level, ((name, 0, num_bytes) for name in names))
+
+
+def _ends(level: Level, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    return _parts(level, ((name, max(0, level.objects[name].size - END_BYTES), END_BYTES) for name in names))
+
+
+def _parts(level: Level, parts: Iterable[tuple[str, int, int]]) -> Iterator[tuple[str, bytes]]:
     store, base = place_of(level.uri)
-    reads = (Read(base + name, 0, num_bytes, _destination) for name in names)
+    reads = (Read(base + name, start, length, _destination) for name, start, length in parts)
     for read, result in store.read_many(reads, window=REQUESTS_IN_FLIGHT):
         if isinstance(result, NotFoundError):
             continue

@@ -7,22 +7,33 @@ import zipfile
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from ..config import Options
-from ..errors import CorruptDataError
+from ..errors import CorruptDataError, S3dlioError
 from ..storage.base import Store
 from ..transfer import compress
 from ..transfer.checksum import Coverage, parsed
 from ..transfer.file import ObjectReader
 from ..view import BytesView, empty
 
-__all__ = ["ArchiveReader", "Blocks", "CheckedReader", "WatchedReader", "plain_file"]
+__all__ = [
+    "ArchiveReader",
+    "Blocks",
+    "CheckedReader",
+    "WatchedReader",
+    "is_archive",
+    "is_small_record",
+    "plain_file",
+    "verify_archive",
+]
 
 PIECE_BYTES = 32 * 1024 * 1024  # read at once where all is read in order: comes in parallel ranges
 SMALL_BYTES = 1024 * 1024
 HEADER_BYTES = 30  # of a record in a zip archive, without its name
 BLOCK_BYTES = 8 * 1024 * 1024
+ARCHIVE = b"PK\x03\x04"
+DIRECTORY_BIT = 0x10  # of a record's attributes in the directory
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -100,22 +111,55 @@ class ArchiveReader(WatchedReader):
 
         What is no archive has no CRCs, and passes.
         """
-        if not zipfile.is_zipfile(self):
-            return
-        try:
-            with zipfile.ZipFile(self) as archive:
-                starts = sorted(self._seen)
-                for record in archive.infolist():
-                    if record.file_size and not self._is_right(record, starts):
-                        archive.read(record)
-        except zipfile.BadZipFile as exc:
-            raise CorruptDataError(f"{self.uri} is damaged: {exc}") from exc
+        starts = sorted(self._seen)
+        self.seek(0)
+        if is_archive(self.read(len(ARCHIVE))):
+            verify_archive(self, self.uri, lambda record: bool(record.file_size) and not self._is_right(record, starts))
 
     def _is_right(self, record: zipfile.ZipInfo, starts: Sequence[int]) -> bool:
         """Was the record read, and right? Its bytes begin soon after its header."""
         first = record.header_offset + HEADER_BYTES
         near = starts[bisect_left(starts, first) : bisect_left(starts, first + SMALL_BYTES)]
         return any(self._seen[start] == (record.file_size, record.CRC) for start in near)
+
+
+def is_archive(head: bytes) -> bool:
+    """Do these first bytes begin a zip archive?"""
+    return head.startswith(ARCHIVE)
+
+
+def is_small_record(record: zipfile.ZipInfo) -> bool:
+    """Is it the pickle or another record beside the tensors?"""
+    return "/data/" not in record.filename
+
+
+def verify_archive(file: IO[bytes], uri: str, is_read: Callable[[zipfile.ZipInfo], bool]) -> None:
+    """Check the directory of what `torch.save` wrote, and the CRCs of those records that `is_read` picks.
+
+    The directory itself has no checksum, and torch returns memory that nobody has filled where it lies about how a record
+    is stored. Raises CorruptDataError.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            records = archive.infolist()
+            is_script = any(record.filename.endswith("/constants.pkl") for record in records)  # its code is compressed
+            for record in records:
+                if not is_script:
+                    _require_plain(record)
+                if is_read(record):
+                    archive.read(record)
+    except S3dlioError:
+        raise
+    except Exception as exc:  # a damaged directory raises nearly anything
+        raise CorruptDataError(f"cannot load {uri}: it is damaged, or torch.save has not written it ({exc!r:.300})") from exc
+
+
+def _require_plain(record: zipfile.ZipInfo) -> None:
+    """torch.save stores records as they are. An empty one has the CRC 0."""
+    is_plain = record.compress_type == zipfile.ZIP_STORED and record.file_size == record.compress_size
+    is_file = not record.is_dir() and not record.external_attr & DIRECTORY_BIT
+    if not is_plain or not is_file or (record.file_size == 0 and record.CRC):
+        raise zipfile.BadZipFile(f"the directory does not tell how {record.filename} was stored")
 
 
 class Blocks(_File):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -11,7 +12,7 @@ import torch.distributed
 
 from .. import config, objects
 from ..checkpoint.catalog import KINDS, directory, read_manifest
-from ..checkpoint.checked import ArchiveReader, WatchedReader, plain_file
+from ..checkpoint.checked import ArchiveReader, WatchedReader, is_archive, plain_file, verify_archive
 from ..checkpoint.formats import HEAD_BYTES, is_safetensors
 from ..checkpoint.manifest import MANIFEST_NAME, Manifest, Shard
 from ..checkpoint.retention import note_loaded, note_saved
@@ -126,11 +127,14 @@ class _Loaded(NamedTuple):
 
 
 def _load(uri: str, weights_only: bool, map_location: Any, progress: bool, *, validate: bool) -> _Loaded:
+    if uri is None:
+        raise TypeError("load_checkpoint takes a URI and got None: there is no checkpoint yet, if latest_checkpoint gave it")
     arguments = {"weights_only": weights_only, "map_location": map_location}
     if not uri.endswith("/"):
         try:
             return _Loaded(_load_object(uri, arguments, progress, validate), is_sharded=False)
         except NotFoundError:
+            _refuse_shard(uri)
             if not any(objects.exists(directory(uri) + kind.commit) for kind in KINDS):
                 raise
 
@@ -148,6 +152,8 @@ def _load_object(uri: str, arguments: Mapping[str, Any], progress: bool, validat
         shown.total = len(reader)
         with reader:
             file = plain_file(reader)
+            has_directory = is_archive(file.read(HEAD_BYTES)) and file is reader
+            file.seek(0)
             try:
                 found = load_from(file, uri, arguments)
             except CorruptDataError as exc:
@@ -155,6 +161,8 @@ def _load_object(uri: str, arguments: Mapping[str, Any], progress: bool, validat
                 raise
             if isinstance(reader, ArchiveReader) and file is reader:
                 reader.verify()
+            elif has_directory:  # it is in memory, as the end of the object
+                verify_archive(reader, uri, lambda _: False)
             return found
 
 
@@ -163,6 +171,18 @@ def _refuse_safetensors(file: Any, uri: str, exc: CorruptDataError) -> None:
     file.seek(0)
     if is_safetensors(file.read(HEAD_BYTES)):
         raise S3dlioError(f"{uri} is a safetensors file: load it by s3dlio.torch.safetensors.load_file") from exc
+
+
+def _refuse_shard(uri: str) -> None:
+    """The name of a shard is that of no object."""
+    base, _, name = uri.rpartition("/")
+    shards: tuple[Shard, ...] = ()
+    with suppress(S3dlioError):  # there is a better error, that of the caller
+        shards = read_manifest(base)[0].shards
+    for shard in shards:
+        if shard.name == name:
+            call = f"load_distributed_shard({base + '/'!r}, {shard.rank})"
+            raise S3dlioError(f"{uri} is a shard of the checkpoint {base}/: load it by {call}")
 
 
 def _with_manifest(uri: str, load: Callable[[Manifest], T]) -> T:
@@ -187,8 +207,10 @@ def _manifest(uri: str) -> tuple[Manifest, str | None]:
             (kind.name for kind in KINDS if kind.commit != MANIFEST_NAME and objects.exists(base + kind.commit)), None
         )
         if other is not None:
+            how = ' with format="safetensors"' if other == "huggingface" else ""
             raise S3dlioError(
-                f"{base} is a checkpoint of the kind {other}: load it by torch.distributed.checkpoint"
+                f"{base} is a checkpoint of the kind {other}: load it by s3dlio.torch.dcp.load{how} "
+                "(torch.distributed.checkpoint)"
             ) from exc
         raise NotFoundError(
             f"{base} is no complete checkpoint: it has no {MANIFEST_NAME}, which finalize_distributed_checkpoint writes "
@@ -225,8 +247,9 @@ def _load_shard(base: str, shard: Shard, arguments: Mapping[str, Any], progress:
     with _shown(f"load {uri}", progress, total=shard.size) as shown, open_shard(base, shard, shown.advance) as reader:
         try:
             found = load_from(plain_file(reader), uri, arguments)
-        except (CorruptDataError, UnsafePickleError):
-            reader.verify(shard.checksum)  # wrong bytes are the better reason
+        except Exception as exc:
+            if isinstance(exc, (CorruptDataError, UnsafePickleError)) or not isinstance(exc, S3dlioError):
+                reader.verify(shard.checksum)  # wrong bytes are the better reason
             raise
         reader.verify(shard.checksum)
         return found

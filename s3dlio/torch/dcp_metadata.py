@@ -61,7 +61,7 @@ def load(data: bytes, uri: str, *, weights_only: bool = True) -> Metadata:
     """
     body = data[: -len(_TRAILER) - _DIGITS]
     if data[len(body) : -_DIGITS] == _TRAILER:
-        if int(data[-_DIGITS:], 16) != crc32c(body):
+        if data[-_DIGITS:] != f"{crc32c(body):0{_DIGITS}x}".encode():
             raise _damaged(uri, "its checksum differs")
     elif _TRAILER[:7] in data[-len(_TRAILER) - _DIGITS - 1 :]:
         raise _damaged(uri, "its end is missing")

@@ -47,12 +47,15 @@ class Facts(NamedTuple):
     length: int
     checksums: bytes | None
     is_raw: bool  # tensor elements, rather than what torch.load reads
+    etag: str | None = None  # of the version that was looked at; not kept in `.metadata`
 
 
 def info_of(name: str, offset: int, length: int, facts: Facts) -> _StorageInfo:
     """What `.metadata` says of an item: bytes [offset, offset + length) of the file `name` are what torch.save writes."""
     info = _StorageInfo(name, offset, length)
-    details = {"algorithm": ALGORITHM, "block_bytes": BLOCK_BYTES, "checksums": facts.checksums}
+    details: dict[str, Any] = {"algorithm": ALGORITHM, "block_bytes": BLOCK_BYTES, "checksums": facts.checksums}
+    if facts.etag is not None:
+        details["etag"] = facts.etag
     setattr(info, _FACTS, {"start": facts.start, "length": facts.length, "is_raw": facts.is_raw, **details})
     return info
 
@@ -68,12 +71,12 @@ def facts_of(info: _StorageInfo) -> Facts | None:
             f"{info.relative_path} has checksums {details['algorithm']} per {details['block_bytes']} bytes, which this "
             "version cannot verify: use a newer s3dlio"
         )
-    return Facts(details["start"], details["length"], checksums, details["is_raw"])
+    return Facts(details["start"], details["length"], checksums, details["is_raw"], details.get("etag"))
 
 
 def extent_of(folder: str, info: _StorageInfo, facts: Facts) -> Extent:
     """The payload of an item as bytes of an object."""
-    return Extent(folder + info.relative_path, facts.start, facts.length, facts.checksums)
+    return Extent(folder + info.relative_path, facts.start, facts.length, facts.checksums, facts.etag)
 
 
 def file_name(rank: int, number: int, save_id: str) -> str:

@@ -7,6 +7,7 @@ main memory in the same order; each is read once, and only those that are asked 
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import uuid
@@ -23,9 +24,10 @@ from torch.futures import Future
 
 from .. import config, objects
 from ..checkpoint import extents
+from ..checkpoint.blocks import crc32c
 from ..checkpoint.extents import Extent, Want
 from ..checkpoint.retention import note_loaded
-from ..errors import ConfigError, CorruptDataError, NotFoundError, S3dlioError
+from ..errors import ChangedError, ConfigError, CorruptDataError, NotFoundError, S3dlioError
 from ..view import BytesView, empty
 from . import dcp_metadata, dcp_plan
 from .dcp_plan import Facts
@@ -56,6 +58,7 @@ class StorageReader(storage.StorageReader):
             objects.resolve(self._uri + dcp_plan.METADATA)
         self.load_id = uuid.uuid4().hex
         self._metadata: Metadata | None = None
+        self._seen: int | None = None  # what tells the save that `read_metadata` saw from others
 
     @property
     def checkpoint_id(self) -> str:
@@ -85,6 +88,7 @@ class StorageReader(storage.StorageReader):
             data = objects.get(uri).tobytes()
         except NotFoundError as exc:
             raise NotFoundError(f"{self._uri} holds no complete checkpoint: there is no {uri}") from exc
+        self._seen = crc32c(data) if rank is None else None  # each rank has its own one, else
         metadata = dcp_metadata.load(data, uri, weights_only=self.weights_only)
         if getattr(metadata, "storage_meta", None) is None:
             metadata.storage_meta = StorageMeta()
@@ -97,11 +101,13 @@ class StorageReader(storage.StorageReader):
         self._metadata = metadata
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Nothing to add."""
-        return plan
+        """Tell the coordinator which save this rank has seen."""
+        return dataclasses.replace(plan, storage_data=self._seen)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Nothing to add."""
+        """Raise ChangedError when ranks have seen different saves, since each reads the metadata for itself."""
+        if len({plan.storage_data for plan in plans} - {None}) > 1:
+            raise ChangedError(f"{self._uri} was replaced while ranks began to load it: load it again")
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:

@@ -27,7 +27,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from .. import objects, runtime
 from ..checkpoint import safetensors as layout
-from ..errors import ConfigError, NotFoundError, S3dlioError
+from ..checkpoint.blocks import crc32c
+from ..errors import ChangedError, ConfigError, NotFoundError, S3dlioError
 from ..storage.base import ObjectInfo
 from ..transfer.write import ObjectWriter
 from . import dcp_plan
@@ -137,19 +138,23 @@ class SafetensorsReader(StorageReader):
     """Load tensors from the safetensors files in the directory `checkpoint_id`; otherwise as `StorageReader`.
 
     The files that the index names, or without one all of them, also pieces that torch's own writer of sharded safetensors
-    left. Reading metadata costs one request per file.
+    left. Reading metadata costs one request per file, and the index
+    before and after that.
     """
 
     def require_checkpoint(self) -> None:
         """Raise NotFoundError when there are no safetensors files."""
-        if not self._names():
+        index = self._index()
+        if index is None and not self._names(index):  # an index may name none: that of an empty state
             raise NotFoundError(f"{self._uri} holds no safetensors files")
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Read the headers of all files."""
+        """Read the headers of all files. There is none of a single rank, which torch asks for when that has failed."""
+        if kwargs.get("rank") is not None:
+            raise NotFoundError(f"{self._uri} has no metadata of single ranks, as no safetensors have")
         tensors: dict[str, TensorStorageMetadata] = {}
         storage_data = {}
-        for name, header in self._headers():
+        for name, header, etag in self._headers():
             places = sharding_of(header.metadata)
             for fqn, info in header.tensors.items():
                 offsets = torch.Size(places.get(fqn, [0] * len(info.shape)))
@@ -161,13 +166,15 @@ class SafetensorsReader(StorageReader):
                 known.chunks.append(chunk)
                 known.size = torch.Size(map(max, known.size, size))
                 start, length = header.data_start + info.start, info.end - info.start
-                facts = Facts(start, length, None, is_raw=True)
+                facts = Facts(start, length, None, is_raw=True, etag=etag)
                 storage_data[MetadataIndex(fqn, offsets)] = dcp_plan.info_of(name, start, length, facts)
         return Metadata(dict(tensors), storage_data=storage_data, storage_meta=StorageMeta(load_id=self.load_id))
 
-    def _headers(self) -> Iterator[tuple[str, layout.Header]]:
+    def _headers(self) -> Iterator[tuple[str, layout.Header, str | None]]:
+        """Of each file its header and its etag, all of one save: a writer deletes the index before it replaces files."""
         self.require_checkpoint()
-        names = self._names()
+        index = self._index()
+        names = self._names(index)
         store, folder = objects.resolve(self._uri)
 
         def read(name: str) -> tuple[layout.Header, ObjectInfo]:
@@ -177,13 +184,20 @@ class SafetensorsReader(StorageReader):
         for name, result in runtime.each(read, names, window=HEADERS_IN_FLIGHT):
             if isinstance(result, BaseException):
                 raise result
-            found[name] = result[0]
-        return iter([(name, found[name]) for name in names])
+            found[name] = result[0], result[1].etag
+        if self._index() != index:
+            raise ChangedError(f"{self._uri} was replaced while it was read: load it again")
+        self._seen = None if index is None else crc32c(index)
+        return iter([(name, *found[name]) for name in names])
 
-    def _names(self) -> list[str]:
+    def _index(self) -> bytes | None:
         try:
-            index = objects.get(self._uri + INDEX).tobytes()
+            return objects.get(self._uri + INDEX).tobytes()
         except NotFoundError:
+            return None
+
+    def _names(self, index: bytes | None) -> list[str]:
+        if index is None:
             entries = objects.list(self._uri)
             return [entry[len(self._uri) :] for entry in entries if entry.endswith(SUFFIX)]
         return sorted(layout.files_in(index, self._uri + INDEX))

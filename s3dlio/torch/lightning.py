@@ -25,9 +25,12 @@ class S3dlioCheckpointIO(CheckpointIO):
     """The plugin that lets a Trainer save to and load from URIs of every scheme; paths work as before.
 
     A checkpoint appears complete or not at all, and is streamed in constant memory. `compress` is that of
-    `save_checkpoint`.
+    `save_checkpoint`. Where Lightning itself looks into directories, which are `default_root_dir` and the `dirpath` of a
+    ModelCheckpoint, it goes by fsspec, and needs its package for the scheme (`pip install s3fs` for `s3://`).
 
-    >>> Trainer(plugins=[S3dlioCheckpointIO()], default_root_dir="s3://bucket/run", logger=False)
+    >>> trainer = Trainer(plugins=[S3dlioCheckpointIO()])
+    >>> trainer.fit(model, data, ckpt_path="s3://bucket/run/step=100.ckpt")
+    >>> trainer.save_checkpoint("s3://bucket/run/step=200.ckpt")
     """
 
     def __init__(self, compress: bool | str = False) -> None:
