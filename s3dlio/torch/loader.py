@@ -30,10 +30,10 @@ def loader(
     """Batches of a DataLoader over `dataset`, whose `state_dict()` resumes exactly, with any number of ranks and workers.
 
     `dataset` is any map-style dataset, or an ObjectStoreIterableDataset, which brings its own shuffle, seed and ranks and
-    must have been told this `batch_size`; None hands out samples as they are, such as the batches of a ParquetDataset. The
-    other options are those of torch.utils.data.DataLoader (num_workers, multiprocessing_context, collate_fn,
-    persistent_workers, …). Every complete iteration ends an epoch, and the next one
-    has another order.
+    must have been told this `batch_size`; None hands out samples as they are, such as the batches of a ParquetDataset. A
+    stream goes on where it stands now: at the epoch that it was told, or at its restored position. The other options are those of torch.utils.data.DataLoader (num_workers, multiprocessing_context, collate_fn,
+    persistent_workers, …), but for `in_order=False`, which has no position to resume from: it is a ValueError. Every
+    complete iteration ends an epoch, and the next one has another order.
 
     >>> batches = s3dlio.torch.loader(dataset, batch_size=32, shuffle=True, num_workers=4)
     >>> batches.load_state_dict(state["loader"])
@@ -43,6 +43,8 @@ def loader(
     """
     if "sampler" in options or "batch_sampler" in options:
         raise ValueError("loader() makes the sampler, whose place it knows: leave sampler and batch_sampler out")
+    if not options.get("in_order", True):
+        raise ValueError("in_order=False: batches that overtake each other leave no position to resume from; leave it out")
     if isinstance(dataset, IterableDataset):
         if not isinstance(dataset, DealtStream):
             raise TypeError(
@@ -74,9 +76,9 @@ class Loader:
     def __init__(self, source: ResumableSampler | DealtStream, batches: DataLoader[Any]) -> None:
         self._source = source
         self._batches = batches
-        self._epoch = 0
-        self._start = 0  # where the next iteration begins
-        self._position = 0  # what was delivered of the running or next epoch
+        # Where the next iteration begins: a stream may have been restored, or told its epoch.
+        self._epoch, self._start = (source.epoch, source.start) if isinstance(source, DealtStream) else (0, 0)
+        self._position = self._start  # what was delivered of the running or next epoch
 
     @property
     def epoch(self) -> int:

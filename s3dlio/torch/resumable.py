@@ -71,6 +71,11 @@ class DealtStream(IterableDataset[Any]):
         """The epoch that iterates next."""
         return self._cursor.epoch if self._restored is None else self._restored.epoch
 
+    @property
+    def start(self) -> int:
+        """The global position where it begins. Raises RuntimeError when a restored share is within a batch of several ranks."""
+        return self._cursor.start if self._restored is None else self._restored.position()
+
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that iterates next: its number gives its order. Reaches workers that outlive an epoch, too."""
         if epoch < 0:
@@ -163,7 +168,7 @@ class DealtStream(IterableDataset[Any]):
         """The same stream with an epoch and a position of its own; what it reads is shared."""
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__, _cursor=Cursor(self.seed), _running=None, _restored=None)
-        twin._cursor.set(self.epoch, self._cursor.start)
+        twin._cursor.set(self.epoch, self.start)
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
