@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader
 
 import s3dlio
-from s3dlio import ObjectStoreIterableDataset, ObjectStoreMapDataset
+from s3dlio import ObjectStoreIterableDataset, ObjectStoreMapDataset, PyDataset, bulk
+from s3dlio.data.iterators import PyObjectDataLoaderSyncIter
+from s3dlio.data.options import LoaderOptions
+from s3dlio.data.stats import Stats
+from s3dlio.data.turns import Lasting
 from s3dlio.torch import ParquetDataset, loader
 
 from .conftest import LocalPlace, Place
@@ -70,7 +76,7 @@ def test_an_inherited_iterator_says_so_in_the_child(place: Place, make: Callable
     items = iter(whole)
     next(items)
     said = said_in_a_child(items)
-    assert len(said) == 2 and all("belongs to the process that made it" in line for line in said), said
+    assert ["belongs to the process that made it" in line for line in said] == [True, True], said
     assert 1 + sum(1 for _ in items) == len(list(make(place)))  # the parent goes on
 
 
@@ -134,3 +140,55 @@ def test_a_loader_that_has_failed_does_not_end(local_place: LocalPlace, num_work
         batches = loader(dataset, 2, **fork)
         assert said_after(iter(batches), 5) == ["item"] * 2 + ["NotFoundError"] * 3
         assert batches.state_dict()["position"] == 4
+
+
+def test_running_out_of_memory_is_not_skipped(local_place: LocalPlace) -> None:
+    def transform(view: Any) -> int:
+        if number(view) == 2:
+            raise MemoryError("too large")
+        return number(view)
+
+    dataset = ObjectStoreIterableDataset(fill(local_place.root + "objects/", 5), transform=transform, on_error="skip")
+    with pytest.raises(MemoryError):
+        list(dataset)
+
+
+@pytest.mark.parametrize("kind", [ObjectStoreMapDataset, ObjectStoreIterableDataset])
+def test_a_transform_cannot_end_the_epoch(local_place: LocalPlace, kind: Callable[..., Any]) -> None:
+    def transform(view: Any) -> int:
+        if number(view) == 2:
+            raise StopIteration
+        return number(view)
+
+    dataset = kind(fill(local_place.root + "objects/", 5), transform=transform)
+    with pytest.raises(RuntimeError, match="the transform raised StopIteration for"):
+        list(DataLoader(dataset, batch_size=2))
+
+
+@pytest.mark.parametrize("how", ["next", "collect_batch", "stream"])
+def test_a_second_thread_is_told_so_and_harms_nothing(local_place: LocalPlace, how: str) -> None:
+    names = PyDataset(fill(local_place.root + "objects/", 6)).keys()
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[str]:
+        for place, uri in enumerate(names):
+            if place == 3:
+                entered.set()
+                assert leave.wait(30)
+            yield uri
+
+    items: Any
+    if how == "stream":
+        items = Lasting(bulk.arrivals(slow(), window=1))
+    else:
+        items = PyObjectDataLoaderSyncIter(slow(), LoaderOptions.of({"prefetch": 1}), Stats(), in_order=True)
+    take = (lambda: items.collect_batch(6)) if how == "collect_batch" else lambda: list(items)
+    with ThreadPoolExecutor(1) as threads:
+        taken = threads.submit(take)
+        assert entered.wait(30)
+        try:
+            with pytest.raises(s3dlio.S3dlioError, match="one thread at a time"):
+                items.collect_batch(1) if how == "collect_batch" else next(items)
+        finally:
+            leave.set()
+        assert len(taken.result(30)) == 6
