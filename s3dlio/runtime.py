@@ -26,8 +26,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 from . import config
+from .errors import S3dlioError
 
-__all__ = ["PATIENCE", "Threads", "after_fork", "calls", "each", "io", "twin", "when_collected"]
+__all__ = ["PATIENCE", "Threads", "after_fork", "calls", "check_owner", "each", "io", "twin", "when_collected"]
 
 EXIT_TIMEOUT = 10.0
 LOOK_AGAIN = 0.05  # seconds between two looks at what still runs
@@ -54,6 +55,12 @@ def _run_drops() -> None:
 
 
 os.register_at_fork(after_in_child=_run_drops)
+
+
+def check_owner(owner: int) -> None:
+    """Raise S3dlioError in a child that inherited, by a fork, what only the threads and sockets of `owner` go on with."""
+    if os.getpid() != owner:
+        raise S3dlioError("this iterator belongs to the process that made it: make a new one in the child")
 
 
 class Threads:
@@ -131,7 +138,8 @@ def each(
     At most `window` items are begun and not yet consumed, and `items` is advanced only as far, so that memory is
     bounded by the window; an iterator that has ended is asked again after each result. When the iterator is left early
     nothing new begins, and what runs is waited for: nobody writes into a caller's buffer after that. Who has no such
-    buffers may tell a `patience`, such as PATIENCE, in seconds: what runs longer then ends by itself.
+    buffers may tell a `patience`, such as PATIENCE, in seconds: what runs longer then ends by itself. Raises S3dlioError in
+    a forked child, which has none of the threads.
     """
     pending = iter(items)
     if window == 1:
@@ -157,6 +165,7 @@ def each(
             io.start(functools.partial(run, item))
             num_running += 1
         while num_running:
+            check_owner(owner)
             outcome = ended.get()
             num_running -= 1
             yield outcome

@@ -317,3 +317,34 @@ def test_the_seed_of_a_state_reaches_workers_that_live_already(prefix: str) -> N
     list(batches)
     batches.load_state_dict(saved.state_dict())
     assert sorted(flat(begun) + flat(batches)) == list(range(NUM_OBJECTS))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_begins_where_its_stream_stands(prefix: str, num_workers: int) -> None:
+    def fresh() -> ObjectStoreIterableDataset:
+        return ObjectStoreIterableDataset(prefix, transform=number, batch_size=4, shuffle=True, seed=5)
+
+    source = fresh()
+    source.set_epoch(3)
+    samples = iter(source)
+    taken = list(itertools.islice(samples, 8))
+    state, rest = source.state_dict(), list(samples)
+    assert len(taken) + len(rest) == NUM_OBJECTS
+
+    restored = fresh()
+    restored.load_state_dict(state)
+    batches = loader(restored, 4, **workers(num_workers, False))
+    assert (batches.epoch, batches.state_dict()) == (3, state)
+    assert flat(take(batches)) == rest
+    assert batches.epoch == 4
+
+    named = fresh()
+    named.set_epoch(3)
+    assert flat(take(loader(named, 4, **workers(num_workers, False)))) == taken + rest
+
+
+@both_kinds
+def test_batches_that_overtake_each_other_are_refused(prefix: str, make: Make) -> None:
+    dataset = {map_loader: ObjectStoreMapDataset, stream_loader: ObjectStoreIterableDataset}[make](prefix)
+    with pytest.raises(ValueError, match="in_order=False"):
+        loader(dataset, 1, num_workers=2, in_order=False)

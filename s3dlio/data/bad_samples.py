@@ -19,7 +19,7 @@ OnError: TypeAlias = Literal["raise", "skip"] | Callable[[str, Exception], bool]
 """`"raise"`; `"skip"`; or a function of the sample's URI and its error that says True for "skip it"."""
 
 # The next sample would fail as this one did: what is wrong is the job, not the sample.
-NEVER_SKIPPED = (AccessDeniedError, ConfigError, MissingPackageError, OutOfSpaceError)
+NEVER_SKIPPED = (AccessDeniedError, ConfigError, MemoryError, MissingPackageError, OutOfSpaceError)
 
 
 class BadSampleWarning(UserWarning):

@@ -19,6 +19,7 @@ from ..view import BytesView
 from .bad_samples import Filler
 from .options import LoaderOptions
 from .stats import Stats
+from .turns import OneAtATime
 
 __all__ = ["AsyncItems", "Batches", "PyObjectDataLoaderSyncIter"]
 
@@ -29,7 +30,8 @@ class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
     """The objects of one epoch. Made by a `PyBytesAsyncDataLoader`; an item is a `BytesView` with its `.uri`.
 
     A failed object raises when it is its turn, naming its URI; the iteration then goes on with the next one. Use it from
-    one thread at a time; `close` may be called by another. Left early by whatever way, it drops its requests at once.
+    one thread at a time: a second one gets an S3dlioError. `close` may be called by another. Left early by whatever way, it
+    drops its requests at once.
     """
 
     def __init__(self, names: Iterator[str], options: LoaderOptions, stats: Stats, *, in_order: bool) -> None:
@@ -38,6 +40,7 @@ class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
         self._ready: deque[BytesView] = deque()  # what the filler gave
         self._postponed: Exception | None = None  # raised when the good items before it were handed out
         self._fatal: BaseException | None = None  # what ended the iteration itself
+        self._guard = OneAtATime()
         self.left: list[None] = []
         self._arrivals = bulk.arrivals(
             names,
@@ -50,6 +53,10 @@ class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
         _running.add(self)
 
     def __next__(self) -> BytesView:
+        with self._guard:
+            return self._next()
+
+    def _next(self) -> BytesView:
         if self._postponed is not None:
             self._raise_postponed()
         if self._filler is not None:
@@ -102,6 +109,10 @@ class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise ConfigError(f"collect_batch({n!r}): a batch holds at least one item")
+        with self._guard:
+            return self._next_batch(n)
+
+    def _next_batch(self, n: int) -> list[BytesView]:
         if self._postponed is not None:
             self._raise_postponed()
         batch: list[BytesView] = []
@@ -118,7 +129,7 @@ class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
     def _collect(self, batch: list[BytesView], n: int) -> None:
         if self._filler is None:
             while len(batch) < n:
-                batch.append(self.__next__())
+                batch.append(self._next())
             return
         while self._ready and len(batch) < n:
             batch.append(self._ready.popleft())
@@ -149,6 +160,7 @@ class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
         """In a forked child: its requests are those of the parent, so it fails instead of waiting for them."""
         self._of_parent = self._arrivals  # closing it is not the child's business, and a thread may have been inside
         self._arrivals = _refusal()
+        self._guard = OneAtATime()
 
 
 def _refusal() -> Generator[Any]:

@@ -6,7 +6,7 @@ A row group is the unit of reading, of shuffling, of sharing between ranks and o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
 
@@ -20,6 +20,7 @@ from .order import Deal, Order
 from .parquet_arrays import to_numpy
 from .parquet_read import Cut, RowGroups
 from .state import checked_state, state_of
+from .turns import InTurn
 
 __all__ = ["ParquetBatch", "ParquetItem", "ParquetLoader", "ParquetOptions", "create_async_loader"]
 
@@ -171,7 +172,8 @@ class ParquetLoader:
     """The row groups under a prefix, one item each, read ahead. Made by `create_async_loader`.
 
     Every iteration that comes to its end ends an epoch; with `shuffle` the next one has another order. Without, it is that
-    of the files' names. The files are those that were there when the loader was made.
+    of the files' names. A row group that cannot be had raises at its turn, and the next one comes after it. The files are
+    those that were there when the loader was made.
     """
 
     def __init__(self, uri: str, options: ParquetOptions) -> None:
@@ -207,17 +209,21 @@ class ParquetLoader:
         deal = self._deal(start)
         order = Order(len(self.groups), self.options.shuffle, self._seed, self._epoch)
         numbers = (number for block in deal.blocks() for number in order.samples(block).tolist())
-        items = reading.stream(
+        items = reading.outcomes(
             self.groups.store(),
             map(self.groups.cut, numbers),
             FINISHERS[self.options.decode],
             prefetch=self.options.prefetch,
             options=config.snapshot(),
         )
-        for num_steps, item in enumerate(items, 1):
-            self._position = deal.position_after(num_steps)
-            yield item
-            del item
+        return InTurn(self._counted(items, deal))
+
+    def _counted(self, outcomes: Iterator[Any], deal: Deal) -> Generator[Any]:
+        for num_steps, outcome in enumerate(outcomes, 1):
+            if not isinstance(outcome, Exception):  # a state that is taken after an error begins with what has failed
+                self._position = deal.position_after(num_steps)
+            yield outcome
+            del outcome
         self._epoch, self._position = self._epoch + 1, 0
 
     def state_dict(self) -> dict[str, int]:

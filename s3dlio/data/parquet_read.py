@@ -7,6 +7,7 @@ places in one buffer, between the magic and a footer that was made before anythi
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -23,8 +24,9 @@ from ..view import BytesView, empty
 from .parquet_columns import Columns, SchemaOf, leaves_of, row_groups_of
 from .parquet_footer import MAGIC
 from .parquet_index import FileIndex, check_version, find, indexes, pyarrow, replaced
+from .turns import InTurn
 
-__all__ = ["Cut", "Layout", "RowGroups", "decoded", "layout_of", "stream", "to_ipc"]
+__all__ = ["Cut", "Layout", "RowGroups", "decoded", "layout_of", "outcomes", "stream", "to_ipc"]
 
 GAP_BYTES = 32 * 1024  # between two chunks: cheaper to read over than to ask twice
 
@@ -60,13 +62,14 @@ def layout_of(index: FileIndex, row_group: int, leaves: Sequence[int] | None) ->
 class Cut:
     """A row group on its way: `view` becomes a whole file."""
 
-    __slots__ = ("index", "layout", "missing", "row_group", "view")
+    __slots__ = ("index", "is_over", "layout", "missing", "row_group", "view")
 
     def __init__(self, index: FileIndex, row_group: int, leaves: Sequence[int] | None) -> None:
         self.index = index
         self.row_group = row_group
         self.layout = layout_of(index, row_group, leaves)
         self.view = empty(self.layout.end + len(self.layout.footer), index.uri)
+        self.is_over = False  # finished or failed
         self.missing: list[int] = []  # a token per read that has not ended
 
     def pieces(self, chunk_bytes: int | None) -> Iterator[_Piece]:
@@ -151,28 +154,36 @@ class RowGroups:
 class _Feed(Iterator[_Piece]):
     """Pieces, as long as fewer than `window` cuts are begun and not yet handed out; then it pauses, and goes on later."""
 
-    def __init__(self, cuts: Iterator[Cut], window: int, chunk_bytes: int | None) -> None:
+    def __init__(self, cuts: Iterator[Cut | S3dlioError], window: int, chunk_bytes: int | None) -> None:
         self._cuts = cuts
         self._window = window
         self._chunk_bytes = chunk_bytes
         self._pieces: Iterator[_Piece] = iter(())
-        self.order: list[Cut] = []  # begun and not handed out
-        self.failure: S3dlioError | None = None  # of the cut that could not be begun
+        self.order: list[Cut | S3dlioError] = []  # begun, or not to be begun, and not handed out
+        self.is_over = False  # there are no further ones
 
     def __next__(self) -> _Piece:
         piece = next(self._pieces, None)
         if piece is not None:
             return piece
-        if len(self.order) >= self._window:
-            raise StopIteration
-        try:
-            cut = next(self._cuts)
-        except S3dlioError as exc:  # raised at its turn, when those before it are handed out
-            self.failure, self._cuts = exc, iter(())
-            raise StopIteration from exc
-        self.order.append(cut)
-        self._pieces = cut.pieces(self._chunk_bytes)
-        return next(self._pieces)
+        while len(self.order) < self._window:
+            cut = _begun(self._cuts)
+            if cut is None:
+                self.is_over = True
+                break
+            self.order.append(cut)
+            if isinstance(cut, Cut):
+                self._pieces = cut.pieces(self._chunk_bytes)
+                return next(self._pieces)
+        raise StopIteration
+
+
+def _begun(cuts: Iterator[Cut | S3dlioError]) -> Cut | S3dlioError | None:
+    """The next cut, or why there is none; None at the end."""
+    try:
+        return next(cuts, None)
+    except S3dlioError as exc:
+        return exc
 
 
 _Ended: TypeAlias = Generator[tuple[Cut, Future[T]], None, None]
@@ -192,33 +203,59 @@ class _Requests(Iterator[Read]):
         return piece.request(tag)
 
 
-def stream(store: Store, cuts: Iterator[Cut], finish: Callable[[Cut], T], *, prefetch: int, options: Options) -> Iterator[T]:
+def stream(store: Store, cuts: Iterator[Cut], finish: Callable[[Cut], T], *, prefetch: int, options: Options) -> InTurn[T]:
+    """`outcomes`, of which a failed one raises at its turn, and the next one comes after it."""
+    return InTurn(outcomes(store, cuts, finish, prefetch=prefetch, options=options))
+
+
+def outcomes(
+    store: Store, cuts: Iterator[Cut], finish: Callable[[Cut], T], *, prefetch: int, options: Options
+) -> Generator[T | Exception]:
     """`finish` of row groups, in the order of `cuts`, while further ones are read and finished in the I/O threads.
 
-    At most `prefetch` of them are on their way, or here and not yet taken; `cuts` is advanced only as far. A failed one
-    raises at its turn.
+    What could not be had is its error, at its turn. At most `prefetch` of them are on their way, or here and not yet taken;
+    `cuts` is advanced only as far. Raises S3dlioError in a forked child.
     """
-    first = list(itertools.islice(cuts, 1))
+    owner = os.getpid()
+    first = _begun(cuts)
+    if first is None:
+        return
     in_ranges = options.range_enabled and store.limits.parallel_ranges
-    feed = _Feed(itertools.chain(first, cuts), prefetch, options.chunk_bytes if in_ranges else None)
-    drive = _by_polling if all(cut.mean_bytes() < SMALL_BYTES for cut in first) else _by_threads
+    feed = _Feed(itertools.chain([first], cuts), prefetch, options.chunk_bytes if in_ranges else None)
+    drive = _by_polling if isinstance(first, Cut) and first.mean_bytes() < SMALL_BYTES else _by_threads
     del first
     here: dict[int, Future[T]] = {}
-    ended = drive(store, feed, finish, max(prefetch, options.range_concurrency))
-    try:
-        for cut, future in ended:
-            here.setdefault(id(cut), future)
-            del cut, future
-            while feed.order and id(feed.order[0]) in here:
-                yield here.pop(id(feed.order[0])).result()
+    while not feed.is_over:  # driven again when all that the window had room for has failed to begin
+        ended = drive(store, feed, finish, max(prefetch, options.range_concurrency))
+        try:
+            for cut, future in ended:
+                if not cut.is_over:  # of several reads, the first to fail ends it
+                    cut.is_over = True
+                    here[id(cut)] = future
+                del cut, future
+                while feed.order and (isinstance(feed.order[0], S3dlioError) or id(feed.order[0]) in here):
+                    runtime.check_owner(owner)
+                    yield _taken(feed.order[0], here)
+                    del feed.order[0]
+            while feed.order:  # nothing runs: these could not be begun
+                yield _taken(feed.order[0], here)
                 del feed.order[0]
-        assert not feed.order, f"row group {feed.order[0].row_group} of {feed.order[0].index.uri} had no end"
-        if feed.failure is not None:
-            raise feed.failure
-    finally:
-        ended.close()
-        for future in here.values():
-            future.cancel()
+        finally:
+            ended.close()
+            for future in here.values():
+                future.cancel()
+
+
+def _taken(begun: Cut | S3dlioError, here: dict[int, Future[Any]]) -> Any:
+    if isinstance(begun, S3dlioError):
+        return begun
+    future = here.pop(id(begun))
+    error = future.exception()
+    if error is None:
+        return future.result()
+    if isinstance(error, Exception):
+        return error
+    raise error
 
 
 def _by_threads(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: int) -> _Ended[T]:

@@ -183,11 +183,13 @@ def _keys_of(uris: Iterable[str]) -> KeyList:
 
 
 def _transformed(view: BytesView, transform: Transform | None) -> Any:
-    """The sample. An exception of the user's own transform says which object it was about."""
+    """The sample. An exception of the user's own transform says which object it was about, and is no end of the epoch."""
     if transform is None:
         return view
     try:
         return transform(view)
+    except StopIteration as exc:
+        raise RuntimeError(f"the transform raised StopIteration for {view.uri}") from exc
     except Exception as exc:
         exc.add_note(f"while transforming {view.uri}")
         raise

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..data.state import checked_state, state_of
+from ..data.turns import Lasting
 from .resumable import DealtStream
 from .sampler import ResumableSampler
 
@@ -30,10 +31,11 @@ def loader(
     """Batches of a DataLoader over `dataset`, whose `state_dict()` resumes exactly, with any number of ranks and workers.
 
     `dataset` is any map-style dataset, or an ObjectStoreIterableDataset, which brings its own shuffle, seed and ranks and
-    must have been told this `batch_size`; None hands out samples as they are, such as the batches of a ParquetDataset. The
-    other options are those of torch.utils.data.DataLoader (num_workers, multiprocessing_context, collate_fn,
-    persistent_workers, …). Every complete iteration ends an epoch, and the next one
-    has another order.
+    must have been told this `batch_size`; None hands out samples as they are, such as the batches of a ParquetDataset. A
+    stream goes on where it stands now: at the epoch that it was told, or at its restored position. The other options are
+    those of torch.utils.data.DataLoader (num_workers, multiprocessing_context, collate_fn, persistent_workers, …), but for
+    `in_order=False`, which has no position to resume from: it is a ValueError. Every complete iteration ends an epoch, and
+    the next one has another order.
 
     >>> batches = s3dlio.torch.loader(dataset, batch_size=32, shuffle=True, num_workers=4)
     >>> batches.load_state_dict(state["loader"])
@@ -43,6 +45,8 @@ def loader(
     """
     if "sampler" in options or "batch_sampler" in options:
         raise ValueError("loader() makes the sampler, whose place it knows: leave sampler and batch_sampler out")
+    if not options.get("in_order", True):
+        raise ValueError("in_order=False: batches that overtake each other leave no position to resume from; leave it out")
     if isinstance(dataset, IterableDataset):
         if not isinstance(dataset, DealtStream):
             raise TypeError(
@@ -69,14 +73,17 @@ def loader(
 
 
 class Loader:
-    """An iterable of batches that counts what it delivered. Made by `loader`."""
+    """An iterable of batches that counts what it delivered. Made by `loader`.
+
+    An iteration that has met an error raises it again at every `next()`; `state_dict()` is still the place before it.
+    """
 
     def __init__(self, source: ResumableSampler | DealtStream, batches: DataLoader[Any]) -> None:
         self._source = source
         self._batches = batches
-        self._epoch = 0
-        self._start = 0  # where the next iteration begins
-        self._position = 0  # what was delivered of the running or next epoch
+        # Where the next iteration begins: a stream may have been restored, or told its epoch.
+        self._epoch, self._start = (source.epoch, source.start) if isinstance(source, DealtStream) else (0, 0)
+        self._position = self._start  # what was delivered of the running or next epoch
 
     @property
     def epoch(self) -> int:
@@ -95,6 +102,10 @@ class Loader:
         return self._source.deal().num_steps
 
     def __iter__(self) -> Iterator[Any]:
+        # After an error nobody knows how many batches a DataLoader dropped, so its iterator does not go on.
+        return Lasting(self._run())
+
+    def _run(self) -> Generator[Any]:
         start, self._start = self._start, 0
         self._position = start
         deal = self._source.deal(start)

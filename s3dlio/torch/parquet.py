@@ -69,7 +69,8 @@ class ParquetDataset(DealtStream):
 
     def _read(self, samples: Iterator[int], _: int) -> Iterator[Any]:
         store, cuts = self._groups.store(), map(self._groups.cut, samples)
-        for item in reading.stream(store, cuts, FINISHERS["batch"], prefetch=self._prefetch, options=config.snapshot()):
+        items = reading.stream(store, cuts, FINISHERS["batch"], prefetch=self._prefetch, options=config.snapshot())
+        for item in items:
             batch = to_tensors(item.data)
             yield batch if self._transform is None else self._transform(batch)
             del item, batch

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset
 
 from ..data.order import Deal, Indices, Order, Tail
 from ..data.state import checked_share, checked_state, is_share, share_of, state_of
+from ..data.turns import Lasting
 from .cursor import Cursor
 from .ranks import current_ranks, current_worker
 
@@ -22,7 +23,8 @@ __all__ = ["DealtStream", "Progress", "tail_of"]
 class DealtStream(IterableDataset[Any]):
     """A stream of `num_samples` samples, each once per epoch over all ranks and DataLoader workers.
 
-    A subclass calls `_deal_out` when it is made, and reads in `_read`.
+    When an item fails, its iterator raises the error again and again: the position stays before it, and a state that is
+    taken then goes on with it. A subclass calls `_deal_out` when it is made, and reads in `_read`.
     """
 
     _cursor: Cursor
@@ -71,6 +73,11 @@ class DealtStream(IterableDataset[Any]):
         """The epoch that iterates next."""
         return self._cursor.epoch if self._restored is None else self._restored.epoch
 
+    @property
+    def start(self) -> int:
+        """The global position where it begins. Raises RuntimeError for a restored share within a batch of several ranks."""
+        return self._cursor.start if self._restored is None else self._restored.position()
+
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that iterates next: its number gives its order. Reaches workers that outlive an epoch, too."""
         if epoch < 0:
@@ -110,13 +117,14 @@ class DealtStream(IterableDataset[Any]):
             epoch, start, was_taken = self._cursor.take()
             restored = Progress(epoch, self.deal(start).for_worker(*_worker()))
             if was_taken:
-                return _refusal(epoch, start)
+                return Lasting(_refusal(epoch, start))
         elif (restored.deal.worker, restored.deal.num_workers) != _worker():
             raise ValueError("what one process took cannot go on in DataLoader workers: use s3dlio.torch.position_from()")
         self._running = restored
-        return self._samples(Order(self.num_samples, self.shuffle, self.seed, restored.epoch), restored)
+        # A DataLoader drops the batch in which an item fails, so going on after it would lose samples that nobody has seen.
+        return Lasting(self._samples(Order(self.num_samples, self.shuffle, self.seed, restored.epoch), restored))
 
-    def _samples(self, order: Order, progress: Progress) -> Iterator[Any]:
+    def _samples(self, order: Order, progress: Progress) -> Generator[Any]:
         indices = (index for block in progress.positions() for index in order.samples(block).tolist())
         for sample in self._read(indices, progress.num_taken):
             progress.num_taken += 1
@@ -163,7 +171,7 @@ class DealtStream(IterableDataset[Any]):
         """The same stream with an epoch and a position of its own; what it reads is shared."""
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__, _cursor=Cursor(self.seed), _running=None, _restored=None)
-        twin._cursor.set(self.epoch, self._cursor.start)
+        twin._cursor.set(self.epoch, self.start)
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
@@ -219,7 +227,7 @@ def _worker() -> tuple[int, int]:
     return current_worker() or (0, 1)
 
 
-def _refusal(epoch: int, start: int) -> Iterator[Any]:
+def _refusal(epoch: int, start: int) -> Generator[Any]:
     """Fails at its first item: an error of `__iter__` itself would end a worker that outlives an epoch without a word."""
     raise RuntimeError(
         f"this dataset was restored at position {start} of epoch {epoch} and was iterated since: call set_epoch() before "

@@ -23,7 +23,8 @@ def position_from(stateful_state: dict[str, Any]) -> dict[str, int]:
     of `s3dlio.torch.nodes`, provided nothing between them reads ahead.
 
     Raises ValueError when there is no one position: with several workers the dataset must have been told the loader's
-    `batch_size`, and with several ranks the state must be taken between batches.
+    `batch_size`, and with several ranks the state must be taken between batches. Of a StatefulDataLoader with
+    `in_order=False` there is none either: what came too early is in no state, and would be left out.
 
     >>> state = s3dlio.torch.position_from(loader.state_dict())
     >>> dataset.load_state_dict(state)

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from typing import Generic, TypeVar
 
+from ... import runtime
 from .connection import READ, Connection, Opening, Wait
 from .wire import Call, Wire
 
@@ -94,6 +95,7 @@ class _Driver(Generic[T]):
 
     def outcomes(self) -> Iterator[tuple[Call[T], T | BaseException]]:
         while True:
+            runtime.check_owner(self._owner)  # a forked child shares the selector and the sockets
             if self._room >= self._burst or not self._ended:
                 self._begin_more()
             if self._ended:

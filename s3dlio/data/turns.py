@@ -1,0 +1,96 @@
+"""Iterators whose failures are heard: an epoch never ends early without a word.
+
+A generator that has raised is over, and its next `next()` says StopIteration, as if all items had been handed out.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+from collections.abc import Generator, Iterator
+from typing import Generic, TypeVar
+
+from ..errors import S3dlioError
+from ..runtime import check_owner
+
+__all__ = ["InTurn", "Lasting", "OneAtATime", "busy"]
+
+T = TypeVar("T")
+
+
+def busy() -> S3dlioError:
+    """The error of a thread that comes while another one is inside."""
+    return S3dlioError("this iterator is waited for by another thread: use it from one thread at a time")
+
+
+class OneAtATime:
+    """A block that one thread runs at a time: another one that comes gets an error and does not wait.
+
+    The thread that is inside may enter again.
+    """
+
+    def __init__(self) -> None:
+        self._inside: list[int] = []  # threads; the first one is in, and no lock could be left taken by an interrupt
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        self._inside.append(me)
+        if self._inside[0] != me:
+            self._inside.remove(me)
+            raise busy()
+
+    def __exit__(self, *_: object) -> None:
+        self._inside.remove(threading.get_ident())
+
+
+class Lasting(Iterator[T], Generic[T]):
+    """The items of a generator. What it raises, it raises again at every further `next()`.
+
+    It belongs to the process that made it: a forked child gets an S3dlioError, as its threads and sockets are not there.
+    """
+
+    def __init__(self, items: Generator[T]) -> None:
+        self._items = items
+        self._owner = os.getpid()
+        self._error: BaseException | None = None
+
+    def __next__(self) -> T:
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        check_owner(self._owner)
+        try:
+            return next(self._items)
+        except StopIteration:
+            raise
+        except BaseException as exc:
+            if (
+                isinstance(exc, ValueError) and inspect.getgeneratorstate(self._items) != inspect.GEN_CLOSED
+            ):  # "already executing": it is not over
+                raise busy() from exc
+            self._error = exc
+            raise
+
+    def close(self) -> None:
+        """Leave it early."""
+        self._items.close()
+
+
+class InTurn(Iterator[T], Generic[T]):
+    """The items of a generator of items and errors. An error is raised at its turn, and the next item comes after it.
+
+    What the generator itself raises is its end, and is raised again at every further `next()`.
+    """
+
+    def __init__(self, outcomes: Generator[T | Exception]) -> None:
+        self._outcomes = Lasting(outcomes)
+
+    def __next__(self) -> T:
+        outcome = next(self._outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def close(self) -> None:
+        """Leave it early."""
+        self._outcomes.close()
