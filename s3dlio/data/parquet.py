@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -209,7 +210,7 @@ class ParquetLoader:
         numbers = (number for block in deal.blocks() for number in order.samples(block).tolist())
         items = reading.stream(
             self.groups.store(),
-            map(self.groups.cut, numbers),
+            map(partial(self.groups.cut, decode=self.options.decode), numbers),
             FINISHERS[self.options.decode],
             prefetch=self.options.prefetch,
             options=config.snapshot(),

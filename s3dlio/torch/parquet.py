@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ class ParquetDataset(DealtStream):
         return self.deal().length
 
     def _read(self, samples: Iterator[int], _: int) -> Iterator[Any]:
-        store, cuts = self._groups.store(), map(self._groups.cut, samples)
+        store, cuts = self._groups.store(), map(partial(self._groups.cut, decode="batch"), samples)
         for item in reading.stream(store, cuts, FINISHERS["batch"], prefetch=self._prefetch, options=config.snapshot()):
             batch = to_tensors(item.data)
             yield batch if self._transform is None else self._transform(batch)
