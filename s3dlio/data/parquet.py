@@ -88,7 +88,10 @@ class ParquetBatch:
 
     def to_numpy(self) -> dict[str, np.ndarray[Any, Any]]:
         """The columns by name; see `s3dlio.data.parquet_arrays.to_numpy`."""
-        return to_numpy(self.data)
+        try:
+            return to_numpy(self.data)
+        except ValueError as exc:
+            raise ValueError(f"row group {self.rg_idx} of {self.uri}: {exc}") from exc
 
     def __getitem__(self, name: str) -> Any:
         return _fact(self, name)

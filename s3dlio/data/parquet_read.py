@@ -22,7 +22,7 @@ from ..errors import ChangedError, CorruptDataError, S3dlioError
 from ..storage.base import ObjectInfo, Read, ReadResult, Store
 from ..transfer import plan
 from ..view import BytesView, empty, fresh
-from .parquet_columns import Columns, SchemaOf, leaves_of, row_groups_of
+from .parquet_columns import Columns, SchemaOf, expression_of, leaves_of, row_groups_of
 from .parquet_footer import MAGIC
 from .parquet_index import FileIndex, check_version, find, indexes, pyarrow, replaced
 
@@ -139,10 +139,10 @@ class RowGroups:
     """All row groups under a URI that columns and filters leave, in the order of names. Pickles with what it knows."""
 
     def __init__(self, uri: str, *, columns: Columns | None, footer_cap: int, filters: Any) -> None:
-        arrow = pyarrow()
+        pyarrow()  # an error at once where it is not installed
         files = find(uri)
         self.uri = uri
-        expression = arrow.parquet.filters_to_expression(filters) if filters is not None else None
+        expression = expression_of(filters)
         self.files = indexes(objects.resolve(files[0][0])[0], files, footer_cap)
         self._leaves = [leaves_of(index, columns) for index in self.files]
         wanted = [row_groups_of(index, expression) for index in self.files]

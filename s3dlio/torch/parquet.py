@@ -71,7 +71,10 @@ class ParquetDataset(DealtStream):
     def _read(self, samples: Iterator[int], _: int) -> Iterator[Any]:
         store, cuts = self._groups.store(), map(partial(self._groups.cut, decode="batch"), samples)
         for item in reading.stream(store, cuts, FINISHERS["batch"], prefetch=self._prefetch, options=config.snapshot()):
-            batch = to_tensors(item.data)
+            try:
+                batch = to_tensors(item.data)
+            except ValueError as exc:
+                raise ValueError(f"row group {item.rg_idx} of {item.uri}: {exc}") from exc
             yield batch if self._transform is None else self._transform(batch)
             del item, batch
 
