@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from . import config
 from .runtime import after_fork
 
-__all__ = ["ALIGNMENT", "BytesView", "PAGE", "POOLED", "as_buffer", "copy_of", "empty", "pages", "room"]
+__all__ = ["ALIGNMENT", "BytesView", "PAGE", "POOLED", "as_buffer", "copy_of", "empty", "fresh", "pages", "room"]
 
 PAGE = 4096
 ALIGNMENT = 64
@@ -289,6 +289,13 @@ def empty(num_bytes: int, uri: str = "") -> BytesView:
     else:
         memory = _aligned(np.empty(num_bytes + ALIGNMENT, np.uint8), num_bytes, ALIGNMENT)
     view: BytesView = memory.view(BytesView)
+    view.uri = uri
+    return view
+
+
+def fresh(num_bytes: int, uri: str = "") -> BytesView:
+    """The same, never of the pool: for large memory that goes back to the system with its last reference."""
+    view: BytesView = _Block(num_bytes).memory.view(BytesView)
     view.uri = uri
     return view
 

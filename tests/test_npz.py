@@ -178,3 +178,58 @@ def test_a_directory_that_lies_is_an_error() -> None:
 def test_objects_are_never_unpickled() -> None:
     with pytest.raises(ValueError, match="Python objects"):
         load_npz(saved(o=np.array([{}], object)))
+
+
+def _flipped(data: bytes, at: int, value: int) -> bytes:
+    return data[:at] + bytes([value]) + data[at + 1 :]
+
+
+def test_a_directory_that_contradicts_the_headers_of_its_files_is_an_error(place: Place) -> None:
+    data = saved(x=np.arange(5))
+    at = data.rindex(b"x.npy")
+    place.put("bad.npz", _flipped(data, at, ord("y")))
+    for name in (None, "y"):
+        with pytest.raises(CorruptDataError, match=r"bad\.npz .*'y\.npy' where 'x\.npy' begins"):
+            read_npz(place.root + "bad.npz", name)  # type: ignore[call-overload]
+    with pytest.raises(CorruptDataError, match="other methods"):
+        load_npz(_flipped(data, 8, zipfile.ZIP_DEFLATED))
+
+
+def _compressed() -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, x=np.arange(5))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [(8, 1), (10, zipfile.ZIP_BZIP2), (10, zipfile.ZIP_LZMA), (10, 99), (6, 99)],
+    ids=["encrypted", "bzip2", "lzma", "unknown method", "unknown version"],
+)
+def test_whatever_zipfile_raises_for_a_damaged_archive_is_an_error_of_ours(field: int, value: int) -> None:
+    data = _compressed()
+    with pytest.raises(CorruptDataError, match=r"^the data cannot be read as an NPZ archive: ."):
+        load_npz(_flipped(data, data.rindex(b"PK\1\2") + field, value))
+
+
+def test_a_directory_that_would_begin_before_the_archive_is_an_error(place: Place) -> None:
+    data = bytearray(_compressed())
+    data[-8:-6] = b"\xff\xff"
+    place.put("bad.npz", bytes(data))
+    with pytest.raises(CorruptDataError, match=r"bad\.npz"):
+        read_npz(place.root + "bad.npz")
+    with pytest.raises(CorruptDataError, match="the data"):
+        load_npz(data)
+
+
+def test_an_array_of_arrays_is_folded_as_numpy_does() -> None:
+    kind = np.dtype(("<f4", (2,)))
+    expected = loaded_by_numpy(saved(x=np.zeros(3, kind)))["x"]
+    for found in (loaded_by_numpy(generate_npz_bytes([3], kind))["x"], load_npz(generate_npz_bytes([3], kind))["x"]):
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape) == (np.dtype("<f4"), (3, 2))
+
+
+@pytest.mark.parametrize("shape", [[1 << 62], [1 << 40, 1 << 40], [0, 1 << 62]])
+def test_a_size_that_no_memory_holds_is_refused(shape: list[int]) -> None:
+    with pytest.raises(ValueError, match="too large for memory"):
+        generate_npz_bytes(shape)

@@ -66,6 +66,28 @@ def test_memory_is_a_window_of_row_groups(
     assert found["added"] < PREFETCH * GROUP_MIB + 100
 
 
+WARM_UP = """
+import pyarrow.parquet, s3dlio, sys
+options = {"format": "parquet", "decode": sys.argv[2], "prefetch": 1}
+next(iter(s3dlio.create_async_loader(sys.argv[1], options)))
+"""
+
+
+@pytest.mark.parametrize("decode", ["arrow", "batch"])
+def test_decoding_takes_no_more_than_the_window(
+    tmp_path: Path, run_python: Callable[..., subprocess.CompletedProcess[str]], decode: str
+) -> None:
+    rows = 40 * MIB // 8 // 10
+    columns = {f"c{number}": np.random.default_rng(number).random(8 * rows) for number in range(10)}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", rows, compression="none", use_dictionary=False)
+    code = WARM_UP + MEMORY_CODE
+    done = run_python(code, f"file://{tmp_path}/", decode, "4", PYTHONPATH=str(Path(s3dlio.__file__).parent.parent))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["items"] == 16
+    assert found["added"] < 4 * 40 + 100
+
+
 INTERRUPT_CODE = """
 import os, signal, sys, threading
 import s3dlio

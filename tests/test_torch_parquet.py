@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -172,3 +173,63 @@ def test_columns_and_filters_are_checked_when_it_is_made(local_train: str) -> No
         ParquetDataset(local_train, columns=["y"])
     assert len(ParquetDataset(local_train, filters=[("label", ">=", 2000)])) == 4
     assert [int(total) for total in ParquetDataset(local_train, lambda batch: batch["label"].sum(), rank=2, world_size=3)]
+
+
+def test_two_columns_of_one_name_are_an_error_that_names_it() -> None:
+    with pytest.raises(ValueError, match="several columns of the name 'd'"):
+        to_numpy(pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], ["d", "d"]))
+
+
+def test_lists_of_lists_of_a_fixed_size_have_three_axes() -> None:
+    column = pa.array([[[1, 2], [3, 4], [5, 6]]] * 2, pa.list_(pa.list_(pa.int32(), 2), 3))
+    found = to_numpy(pa.RecordBatch.from_arrays([column], ["x"]))["x"]
+    assert found.tolist() == [[[1, 2], [3, 4], [5, 6]]] * 2
+
+
+@pytest.mark.parametrize("values", [[1, 2000], [1000, 2000]])
+def test_nanoseconds_of_a_day_have_the_type_of_their_column(values: list[int]) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array(values, pa.time64("ns"))], ["t"])
+    assert to_numpy(batch)["t"].dtype == np.dtype("m8[ns]")
+    assert to_tensors(batch)["t"].tolist() == values
+
+
+def test_a_null_in_a_file_is_an_error_that_says_where() -> None:
+    file = pa.BufferOutputStream()
+    pq.write_table(pa.table({"x": [1, 2, None]}), file, 2)
+    s3dlio.put_bytes("memory://nulls/a.parquet", file.getvalue())
+    where = r"row group 1 of memory://nulls/a\.parquet: column 'x' has 1 nulls"
+    with pytest.raises(ValueError, match=where):
+        list(ParquetDataset("memory://nulls/"))
+    items = list(s3dlio.create_async_loader("memory://nulls/", {"format": "parquet", "decode": "batch"}))
+    with pytest.raises(ValueError, match=where):
+        items[1].to_numpy()
+
+
+@pytest.mark.parametrize("filters", ["x", [], [("label", "~", 3)], [("label",)], 5])
+def test_filters_of_no_form_are_an_error_of_ours(local_train: str, filters: Any) -> None:
+    with pytest.raises(s3dlio.ConfigError, match="filters="):
+        ParquetDataset(local_train, filters=filters)
+
+
+def test_the_name_of_a_column_that_is_no_text_is_damage() -> None:
+    file = pa.BufferOutputStream()
+    pq.write_table(pa.table({"xyz": [1]}), file, store_schema=False)
+    s3dlio.put_bytes("memory://no-text/a.parquet", file.getvalue().to_pybytes().replace(b"xyz", b"x\xffz"))
+    for decode in ("raw", "batch"):
+        for columns in (None, ["x"]):
+            options = {"format": "parquet", "decode": decode, "columns": columns}
+            with pytest.raises(s3dlio.CorruptDataError, match=r"no-text/a\.parquet"):
+                list(s3dlio.create_async_loader("memory://no-text/", options))
+
+
+@pytest.mark.parametrize("decode", ["raw", "batch"])
+def test_the_values_of_a_map_bring_its_keys(decode: str) -> None:
+    file = pa.BufferOutputStream()
+    maps = pa.array([[("k", [("l", 1)])]], pa.map_(pa.string(), pa.map_(pa.string(), pa.int32())))
+    whole = pa.table({"x": [1], "m": maps})
+    pq.write_table(whole, file)
+    s3dlio.put_bytes("memory://maps/a.parquet", file.getvalue())
+    options = {"format": "parquet", "decode": decode, "columns": ["m.key_value.value.key_value.value"]}
+    [item] = s3dlio.create_async_loader("memory://maps/", options)
+    found = pq.read_table(pa.py_buffer(item)) if decode == "raw" else pa.Table.from_batches([item.data])
+    assert found.to_pydict() == whole.select(["m"]).to_pydict()

@@ -6,8 +6,10 @@ Source: the docstrings of numpy.savez and numpy.lib.format; an archive is a zip 
 from __future__ import annotations
 
 import io
+import lzma
 import math
 import operator
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
@@ -25,6 +27,10 @@ from . import noise, npy, ziplayout
 __all__ = ["generate_npz_bytes", "load_npz", "read_npz"]
 
 ENCRYPTED = 1
+LARGEST = 1 << 56  # bytes: more than any address space holds
+
+# What zipfile and the decompressors raise for damaged archives; OSError comes from bzip2, and for seeking before the start.
+_BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError, UnicodeDecodeError, struct.error)
 
 
 def generate_npz_bytes(
@@ -36,12 +42,15 @@ def generate_npz_bytes(
     of either sign and from 1/128 to below 2 in magnitude. Every call gives other values, unless `seed` is told. The data of
     `x` begins at a multiple of 64 bytes. Any shape works, () included, and any dtype that NPY files hold; zip64 records
     come from 4 GiB on. The view is ready for `put_bytes` and writers, without a copy. Raises ValueError for a dtype of
-    objects.
+    objects, and for a size that no memory holds.
 
     >>> s3dlio.put_bytes("s3://bucket/sample.npz", s3dlio.generate_npz_bytes([6053, 6053, 1]))
     """
     kind = np.dtype(dtype)
     lengths = tuple(_length("shape", length) for length in shape)
+    if kind.subdtype is not None:  # as numpy folds an array of arrays
+        lengths, kind = lengths + kind.shape, kind.base
+    _check_size(lengths, kind)
     header = npy.header_bytes(kind, lengths)
     labels = npy.header_bytes(np.dtype("<i8"), (_length("num_samples", num_samples),)) + bytes(8 * num_samples)
     pattern = noise.pattern_of(kind)
@@ -59,6 +68,12 @@ def generate_npz_bytes(
     memory[y.offset : end] = ziplayout.local_header(y, ALIGNMENT) + labels
     memory[end:] = ziplayout.directory([x, y], end)
     return view
+
+
+def _check_size(lengths: tuple[int, ...], kind: np.dtype[Any]) -> None:
+    num_bytes = math.prod(length for length in lengths if length) * max(1, kind.itemsize)  # numpy counts so, too
+    if num_bytes > LARGEST:
+        raise ValueError(f"an array of shape {lengths} and dtype {kind} would have {num_bytes} bytes: too large for memory")
 
 
 def _length(name: str, value: int) -> int:
@@ -143,19 +158,30 @@ def _arrays(source: _Source, names: Iterable[str] | None, verify: bool) -> dict[
                     raise KeyError(f"{source.name} has no array {name!r}: it has {', '.join(sorted(members))}")
                 data = _member(source, archive, members[name], verify)
                 arrays[name] = npy.load_npy(data, f"{members[name].filename} in {source.name}")
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as exc:
-        if isinstance(exc, S3dlioError):
+    except _BROKEN as exc:
+        if isinstance(exc, S3dlioError) or getattr(exc, "errno", None) is not None:  # a file system has failed, not zipfile
             raise
         raise CorruptDataError(f"{source.name} cannot be read as an NPZ archive: {exc}") from exc
     return arrays
+
+
+def _data_start(source: _Source, info: zipfile.ZipInfo) -> int:
+    """Where the bytes of a stored file begin. Raises CorruptDataError where its own header contradicts the directory."""
+    source.file.seek(info.header_offset)
+    header = ziplayout.parsed_local_header(source.file.read(ziplayout.FIXED_BYTES))
+    name = source.file.read(header.name_length).decode("utf-8" if info.flag_bits & ziplayout.UTF8 else "cp437")
+    if name != info.orig_filename:
+        raise CorruptDataError(f"{source.name} is corrupt: its directory has {info.orig_filename!r} where {name!r} begins")
+    if header.method != info.compress_type or (header.flags ^ info.flag_bits) & ENCRYPTED:
+        raise CorruptDataError(f"{source.name} is corrupt: its directory and the header of {name!r} tell of other methods")
+    return info.header_offset + ziplayout.FIXED_BYTES + header.name_length + header.extra_length
 
 
 def _member(source: _Source, archive: zipfile.ZipFile, info: zipfile.ZipInfo, verify: bool) -> memoryview:
     """The bytes of a file in the archive: a part of its memory where it is stored as it is."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & ENCRYPTED:
         return memoryview(bytearray(archive.read(info)))
-    source.file.seek(info.header_offset)
-    start = info.header_offset + ziplayout.local_header_length(source.file.read(ziplayout.FIXED_BYTES))
+    start = _data_start(source, info)
     if source.memory is not None:
         data = source.memory[start : start + info.file_size]
     else:

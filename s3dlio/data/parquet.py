@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -88,7 +89,10 @@ class ParquetBatch:
 
     def to_numpy(self) -> dict[str, np.ndarray[Any, Any]]:
         """The columns by name; see `s3dlio.data.parquet_arrays.to_numpy`."""
-        return to_numpy(self.data)
+        try:
+            return to_numpy(self.data)
+        except ValueError as exc:
+            raise ValueError(f"row group {self.rg_idx} of {self.uri}: {exc}") from exc
 
     def __getitem__(self, name: str) -> Any:
         return _fact(self, name)
@@ -211,7 +215,7 @@ class ParquetLoader:
         numbers = (number for block in deal.blocks() for number in order.samples(block).tolist())
         items = reading.outcomes(
             self.groups.store(),
-            map(self.groups.cut, numbers),
+            map(partial(self.groups.cut, decode=self.options.decode), numbers),
             FINISHERS[self.options.decode],
             prefetch=self.options.prefetch,
             options=config.snapshot(),

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from ..errors import ConfigError, S3dlioError
 from .parquet_index import FileIndex, pyarrow
 
-__all__ = ["Columns", "SchemaOf", "leaves_of", "row_groups_of"]
+__all__ = ["Columns", "SchemaOf", "expression_of", "leaves_of", "row_groups_of"]
 
 Columns: TypeAlias = Sequence[int | str]
 NAMES_SHOWN = 20
@@ -22,14 +22,48 @@ def leaves_of(index: FileIndex, columns: Columns | None) -> tuple[int, ...] | No
     """The leaf columns of a file, in its own order, that `columns` names; None for all of them.
 
     A number counts leaves from 0, as Parquet does. A name is that of a column with all that it holds, or the dotted path of
-    a part. Raises ConfigError, which lists what there is, for what the file does not have.
+    a part. The values of a map bring its keys: readers take no map without. Raises ConfigError, which lists what there is,
+    for what the file does not have.
     """
     if columns is None:
         return None
     chosen: set[int] = set()
     for column in columns:
         chosen.update(_named(index, column) if isinstance(column, str) else _numbered(index, column))
+    if any("." in index.leaves[leaf] for leaf in chosen):
+        keys = _keys_of_maps(index)
+        chosen.update(*(keys.get(leaf, ()) for leaf in tuple(chosen)))
     return tuple(sorted(chosen)) if len(chosen) < len(index.leaves) else None
+
+
+def _keys_of_maps(index: FileIndex) -> dict[int, tuple[int, ...]]:
+    """By leaf, the leaves of the keys of the maps around it."""
+    arrow = pyarrow()
+    found: dict[int, tuple[int, ...]] = {}
+    try:
+        schema = index.metadata.schema.to_arrow_schema()
+    except arrow.ArrowException:
+        return found
+    at = 0
+    for field in schema:
+        at = _walk(field.type, at, (), found)
+    return found if at == len(index.leaves) else {}
+
+
+def _walk(kind: Any, at: int, keys: tuple[int, ...], found: dict[int, tuple[int, ...]]) -> int:
+    """Note `keys` for the leaves of a type, the first of which is `at`. Returns the number behind the last one."""
+    types = pyarrow().types
+    if types.is_map(kind):
+        end = _walk(kind.key_type, at, keys, found)
+        return _walk(kind.item_type, end, (*keys, *range(at, end)), found)
+    if types.is_struct(kind):
+        for field in kind:
+            at = _walk(field.type, at, keys, found)
+        return at
+    if any(getattr(types, f"is_{name}")(kind) for name in _ANY_LIST):
+        return _walk(kind.value_type, at, keys, found)
+    found[at] = keys
+    return at + 1
 
 
 def _named(index: FileIndex, name: str) -> list[int]:
@@ -50,6 +84,18 @@ def _what_there_is(index: FileIndex) -> str:
     names = index.leaves
     more = ", …" if len(names) > NAMES_SHOWN else ""
     return f"it has {len(names)} columns, from 0 on {', '.join(names[:NAMES_SHOWN])}{more}"
+
+
+def expression_of(filters: Any) -> Any:
+    """`filters` in pyarrow's form as an expression, None for none. Raises ConfigError for what has another form."""
+    if filters is None:
+        return None
+    arrow = pyarrow()
+    try:
+        return arrow.parquet.filters_to_expression(filters)
+    except (arrow.ArrowException, IndexError, KeyError, TypeError, ValueError) as exc:
+        form = 'a list of (column, operator, value), as [("label", "<", 3)], or an expression'
+        raise ConfigError(f"filters={filters!r:.200} cannot be used ({exc}): it is {form}") from exc
 
 
 def row_groups_of(index: FileIndex, expression: Any) -> list[int]:

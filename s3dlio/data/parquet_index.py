@@ -67,7 +67,7 @@ class FileIndex:
         arrow = pyarrow()
         try:
             self.metadata: Any = arrow.parquet.read_metadata(arrow.BufferReader(self.file_without_data()))
-        except (arrow.ArrowException, OSError) as exc:
+        except (arrow.ArrowException, OSError, UnicodeDecodeError) as exc:  # names may be no text
             raise CorruptDataError(f"{uri} is no Parquet file that can be read: {exc}") from exc
 
     def __reduce__(self) -> Any:

@@ -52,7 +52,7 @@ def parquet_get_rg(
 
 def _read(index: FileIndex, row_group: int, columns: Columns | None, decode: str) -> Any:
     _check_row_group(index, row_group)
-    cut = Cut(index, row_group, leaves_of(index, columns))
+    cut = Cut(index, row_group, leaves_of(index, columns), decode)
     store, _ = objects.resolve(index.uri)
     return next(stream(store, iter([cut]), FINISHERS[decode], prefetch=1, options=config.snapshot()))
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -20,8 +22,8 @@ from ..config import Options
 from ..errors import ChangedError, CorruptDataError, S3dlioError
 from ..storage.base import ObjectInfo, Read, ReadResult, Store
 from ..transfer import plan
-from ..view import BytesView, empty
-from .parquet_columns import Columns, SchemaOf, leaves_of, row_groups_of
+from ..view import BytesView, empty, fresh
+from .parquet_columns import Columns, SchemaOf, expression_of, leaves_of, row_groups_of
 from .parquet_footer import MAGIC
 from .parquet_index import FileIndex, check_version, find, indexes, pyarrow, replaced
 from .turns import InTurn
@@ -32,15 +34,24 @@ GAP_BYTES = 32 * 1024  # between two chunks: cheaper to read over than to ask tw
 
 SMALL_BYTES = 512 * 1024  # reads shorter than this are driven by the calling thread
 
+LARGE_BYTES = 2 * 1024 * 1024  # of such row groups, memory beside the result is saved
+
+DECODING_BYTES = 48 * 1024 * 1024  # decoded at once, besides a single row group that is larger
+LOOK_AGAIN = 0.1  # seconds between two looks at whether anybody still waits
+
 T = TypeVar("T")
 
 
 class Layout(NamedTuple):
-    """Where the bytes of a row group go: (start and end in the source, place), and the footer behind them."""
+    """Where the bytes of a row group go: (start and end in the source, place), and the footer behind them.
+
+    `decoded_bytes` is about the memory that it takes when it is decoded.
+    """
 
     spans: Sequence[tuple[int, int, int]]
     end: int
     footer: bytes
+    decoded_bytes: int
 
 
 def layout_of(index: FileIndex, row_group: int, leaves: Sequence[int] | None) -> Layout:
@@ -56,19 +67,26 @@ def layout_of(index: FileIndex, row_group: int, leaves: Sequence[int] | None) ->
         for chunk in chosen
     ]
     change = None if leaves is None else SchemaOf(leaves, len(chunks))
-    return Layout(spans, end, index.footer.cut(row_group, leaves, places, change))
+    decoded_bytes = sum(max(chunk.length, chunk.uncompressed) for chunk in chosen)
+    return Layout(spans, end, index.footer.cut(row_group, leaves, places, change), decoded_bytes)
 
 
 class Cut:
-    """A row group on its way: `view` becomes a whole file."""
+    """A row group on its way: `view` becomes a whole file.
 
-    __slots__ = ("index", "is_over", "layout", "missing", "row_group", "view")
+    One that `is_large` takes more memory while it is decoded. Its view is no pool memory where the result is none either:
+    that would stay beside it.
+    """
 
-    def __init__(self, index: FileIndex, row_group: int, leaves: Sequence[int] | None) -> None:
+    __slots__ = ("index", "is_large", "is_over", "layout", "missing", "row_group", "view")
+
+    def __init__(self, index: FileIndex, row_group: int, leaves: Sequence[int] | None, decode: str = "raw") -> None:
         self.index = index
         self.row_group = row_group
         self.layout = layout_of(index, row_group, leaves)
-        self.view = empty(self.layout.end + len(self.layout.footer), index.uri)
+        num_bytes = self.layout.end + len(self.layout.footer)
+        self.is_large = decode != "raw" and self.layout.decoded_bytes >= LARGE_BYTES
+        self.view = (fresh if self.is_large and decode == "batch" else empty)(num_bytes, index.uri)
         self.is_over = False  # finished or failed
         self.missing: list[int] = []  # a token per read that has not ended
 
@@ -124,10 +142,10 @@ class RowGroups:
     """All row groups under a URI that columns and filters leave, in the order of names. Pickles with what it knows."""
 
     def __init__(self, uri: str, *, columns: Columns | None, footer_cap: int, filters: Any) -> None:
-        arrow = pyarrow()
+        pyarrow()  # an error at once where it is not installed
         files = find(uri)
         self.uri = uri
-        expression = arrow.parquet.filters_to_expression(filters) if filters is not None else None
+        expression = expression_of(filters)
         self.files = indexes(objects.resolve(files[0][0])[0], files, footer_cap)
         self._leaves = [leaves_of(index, columns) for index in self.files]
         wanted = [row_groups_of(index, expression) for index in self.files]
@@ -137,10 +155,10 @@ class RowGroups:
     def __len__(self) -> int:
         return len(self._file_of)
 
-    def cut(self, number: int) -> Cut:
-        """Begin with one of them: makes its buffer."""
+    def cut(self, number: int, decode: str) -> Cut:
+        """Begin with one of them: makes its buffer, see Cut."""
         file = int(self._file_of[number])
-        return Cut(self.files[file], int(self._row_group_of[number]), self._leaves[file])
+        return Cut(self.files[file], int(self._row_group_of[number]), self._leaves[file], decode)
 
     def num_rows(self, number: int) -> int:
         """Rows of one of them."""
@@ -186,6 +204,31 @@ def _begun(cuts: Iterator[Cut | S3dlioError]) -> Cut | S3dlioError | None:
         return exc
 
 
+class _Room:
+    """Memory that decoding takes beyond its result: for as many row groups at once as fit, and for one in any case."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._used = 0
+        self.is_closed = False  # set without the lock: a collector, or a forked child, must not wait for it
+
+    @contextmanager
+    def taken(self, num_bytes: int) -> Iterator[None]:
+        """Wait for so much room. Raises RuntimeError when nobody wants the result any more."""
+        with self._changed:
+            while self._used and self._used + num_bytes > DECODING_BYTES and not self.is_closed:
+                self._changed.wait(LOOK_AGAIN)
+            if self.is_closed:
+                raise RuntimeError("left early")
+            self._used += num_bytes
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= num_bytes
+                self._changed.notify_all()
+
+
 _Ended: TypeAlias = Generator[tuple[Cut, Future[T]], None, None]
 
 
@@ -214,19 +257,24 @@ def outcomes(
     """`finish` of row groups, in the order of `cuts`, while further ones are read and finished in the I/O threads.
 
     What could not be had is its error, at its turn. At most `prefetch` of them are on their way, or here and not yet taken;
-    `cuts` is advanced only as far. Raises S3dlioError in a forked child.
+    `cuts` is advanced only as far. Large ones are finished one by one: meanwhile they take their memory twice. Raises
+    S3dlioError in a forked child.
     """
     owner = os.getpid()
     first = _begun(cuts)
     if first is None:
         return
     in_ranges = options.range_enabled and store.limits.parallel_ranges
+    if isinstance(first, Cut) and first.is_large:  # while one is decoded, it takes the place of two
+        prefetch = max(1, prefetch - 1)
     feed = _Feed(itertools.chain([first], cuts), prefetch, options.chunk_bytes if in_ranges else None)
     drive = _by_polling if isinstance(first, Cut) and first.mean_bytes() < SMALL_BYTES else _by_threads
     del first
     here: dict[int, Future[T]] = {}
     while not feed.is_over:  # driven again when all that the window had room for has failed to begin
-        ended = drive(store, feed, finish, max(prefetch, options.range_concurrency))
+        room = _Room()
+        finished = partial(_finished, finish=finish, room=room)
+        ended = drive(store, feed, finished, max(prefetch, options.range_concurrency))
         try:
             for cut, future in ended:
                 if not cut.is_over:  # of several reads, the first to fail ends it
@@ -241,6 +289,7 @@ def outcomes(
                 yield _taken(feed.order[0], here)
                 del feed.order[0]
         finally:
+            room.is_closed = True
             ended.close()
             for future in here.values():
                 future.cancel()
@@ -262,7 +311,7 @@ def _by_threads(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: i
     """(cut, its finished or failed future) as they end: the thread of the last read of a cut finishes it."""
 
     def fetch(piece: _Piece) -> list[T]:
-        return [_finished(piece.cut, finish)] if piece.landed(_result_of(store, piece)) else []
+        return [finish(piece.cut)] if piece.landed(_result_of(store, piece)) else []
 
     for piece, result in runtime.each(fetch, feed, window=window, patience=runtime.PATIENCE):
         if result:
@@ -276,7 +325,7 @@ def _by_polling(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: i
         piece = requests.pieces.pop(read.tag)
         try:
             if piece.landed(result):
-                yield piece.cut, runtime.io.submit(partial(_finished, piece.cut, finish))
+                yield piece.cut, runtime.io.submit(partial(finish, piece.cut))
         except Exception as exc:
             yield piece.cut, _settled(exc)
 
@@ -297,21 +346,28 @@ def _settled(result: list[T] | BaseException) -> Future[T]:
     return future
 
 
-def _finished(cut: Cut, finish: Callable[[Cut], T]) -> T:
+def _finished(cut: Cut, *, finish: Callable[[Cut], T], room: _Room) -> T:
     cut.complete()
-    result = finish(cut)
-    cut.view = empty(0)  # what was decoded is not kept until its turn
+    with room.taken(cut.layout.decoded_bytes):
+        result = finish(cut)
+        cut.view = empty(0)  # what was decoded is not kept until its turn
+        if cut.is_large:  # the allocator keeps what was freed for each thread by itself
+            pyarrow().default_memory_pool().release_unused()
     return result
 
 
 def decoded(cut: Cut) -> Any:
-    """The row group as one pyarrow.RecordBatch."""
+    """The row group as one pyarrow.RecordBatch. The view of the cut is gone afterwards: it is not held beside copies."""
     arrow = pyarrow()
     where = f"row group {cut.row_group} of {cut.index.uri}"
     try:
         file = arrow.parquet.ParquetFile(arrow.BufferReader(arrow.py_buffer(cut.view)))
         table = file.read_row_group(0, use_threads=False)
-        batches = table.combine_chunks().to_batches()
+        del file
+        cut.view = empty(0)
+        batches = table.to_batches()
+        if len(batches) != 1:
+            batches = table.combine_chunks().to_batches()
     except (arrow.ArrowException, OSError) as exc:
         raise CorruptDataError(f"cannot decode {where}: {exc}") from exc
     if len(batches) != 1:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..errors import CorruptDataError
 
-__all__ = ["StoredFile", "directory", "local_header", "local_header_length"]
+__all__ = ["LocalHeader", "StoredFile", "directory", "local_header", "parsed_local_header"]
 
 LIMIT_32 = 0xFFFFFFFF
 LIMIT_16 = 0xFFFF
@@ -59,12 +59,21 @@ def local_header(file: StoredFile, alignment: int = 1) -> bytes:
     )
 
 
-def local_header_length(fixed: bytes) -> int:
-    """The length of a whole local header, from its first `FIXED_BYTES`. Raises CorruptDataError when they are none."""
+class LocalHeader(NamedTuple):
+    """What a local header says besides sizes: flags, method of compression, and the lengths of what follows it."""
+
+    flags: int
+    method: int
+    name_length: int
+    extra_length: int
+
+
+def parsed_local_header(fixed: bytes) -> LocalHeader:
+    """A local header, from its first `FIXED_BYTES`. Raises CorruptDataError when they are none."""
     if len(fixed) < FIXED_BYTES or fixed[:4] != b"PK\3\4":
         raise CorruptDataError("a file of the archive does not begin where its directory says")
-    *_, name, extra = _LOCAL.unpack(fixed)
-    return FIXED_BYTES + int(name) + int(extra)
+    _, _, flags, method, *_, name, extra = _LOCAL.unpack(fixed)
+    return LocalHeader(flags, method, name, extra)
 
 
 def _flags(file: StoredFile) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from torch.utils.data import IterDataPipe, MapDataPipe
@@ -242,8 +243,9 @@ class ReadParquet(SourcePipe):
             yield from self._read(groups, iter(range(len(groups))))
 
     def _read(self, groups: RowGroups, numbers: Iterator[int]) -> Iterator[Any]:
-        finish, prefetch = FINISHERS[self._options.decode], self._options.prefetch
-        return stream(groups.store(), map(groups.cut, numbers), finish, prefetch=prefetch, options=config.snapshot())
+        decode, prefetch = self._options.decode, self._options.prefetch
+        cuts = map(partial(groups.cut, decode=decode), numbers)
+        return stream(groups.store(), cuts, FINISHERS[decode], prefetch=prefetch, options=config.snapshot())
 
 
 @functional("s3dlio_read")

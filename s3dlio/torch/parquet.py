@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,10 +69,13 @@ class ParquetDataset(DealtStream):
         return self.deal().length
 
     def _read(self, samples: Iterator[int], _: int) -> Iterator[Any]:
-        store, cuts = self._groups.store(), map(self._groups.cut, samples)
+        store, cuts = self._groups.store(), map(partial(self._groups.cut, decode="batch"), samples)
         items = reading.stream(store, cuts, FINISHERS["batch"], prefetch=self._prefetch, options=config.snapshot())
         for item in items:
-            batch = to_tensors(item.data)
+            try:
+                batch = to_tensors(item.data)
+            except ValueError as exc:
+                raise ValueError(f"row group {item.rg_idx} of {item.uri}: {exc}") from exc
             yield batch if self._transform is None else self._transform(batch)
             del item, batch
 
