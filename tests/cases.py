@@ -282,7 +282,7 @@ CASES = (
     Case(
         "O26",
         "PyBytesAsyncDataLoader by fork, spawn, forkserver",
-        _STREAM + "TestProcesses::test_a_loader_that_was_used_works_in_other_processes",
+        _STREAM + "TestProcesses::test_a_loader_of_s3_that_was_used_works_in_other_processes",
     ),
     Case(
         "O26",

@@ -644,12 +644,17 @@ def _epoch_of(loader: PyBytesAsyncDataLoader) -> list[int]:
 
 
 class TestProcesses:
+    # memory:// is that of a process; the server that forks may have begun under the environment of another test.
     @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-    def test_a_loader_that_was_used_works_in_other_processes(self, place: Place, method: str) -> None:
-        if place.root.startswith("memory"):
-            pytest.skip("memory:// is that of a process")
-        if method == "forkserver" and place.root.startswith("s3"):
-            pytest.skip("the server that forks may have begun under the environment of another test")
+    def test_a_loader_of_files_that_was_used_works_in_other_processes(self, local_place: Place, method: str) -> None:
+        self._works_in_other_processes(local_place, method)
+
+    @pytest.mark.parametrize("method", ["fork", "spawn"])
+    def test_a_loader_of_s3_that_was_used_works_in_other_processes(self, s3_place: Place, method: str) -> None:
+        self._works_in_other_processes(s3_place, method)
+
+    @staticmethod
+    def _works_in_other_processes(place: Place, method: str) -> None:
         loader = PyBytesAsyncDataLoader(PyDataset(fill(place.root, 30)), {"prefetch": 4})
         assert _epoch_of(loader) == list(range(30))
         with multiprocessing.get_context(method).Pool(2 if method == "fork" else 1) as pool:
