@@ -8,6 +8,7 @@ import pickle
 import struct
 import tarfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -452,3 +453,13 @@ def test_a_place_in_the_files_of_one_rank_is_none_in_those_of_another(shards: st
     second.load_state_dict(first.state_dict())
     with pytest.raises(ValueError, match="other names"):
         list(second)
+
+
+def test_a_failure_of_a_pipe_is_told_again_and_ends_no_epoch(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    names = [f"file://{tmp_path}/{name}" for name in ("a", "gone", "a")]
+    items = iter(PipeDataset(ReadObjects(IterableWrapper(names))))
+    assert bytes(next(items)) == b"a"
+    for _ in range(2):
+        with pytest.raises(s3dlio.NotFoundError, match="gone"):
+            next(items)

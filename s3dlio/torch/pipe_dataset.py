@@ -7,7 +7,7 @@ what it has to leave out; torchdata 0.11 counts these items twice, so that a run
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph_settings import apply_random_seed, apply_sharding, apply_shuffle_settings
 
 from ..data.order import seed_of_epoch
+from ..data.turns import Lasting
 from .cursor import Cursor
 from .ranks import current_ranks, current_worker
 from .shared_pipe import SharedPipe
@@ -86,7 +87,7 @@ class PipeDataset(IterableDataset[Any]):
         of_pipe = {} if state is None else state.get("pipe") or {}
         if isinstance(self.pipe, SharedPipe):
             self.pipe.load_state_dict(of_pipe)
-        return self._items(place, 0 if of_pipe else place.num_taken)
+        return Lasting(self._items(place, 0 if of_pipe else place.num_taken))
 
     def _share(self, epoch: int) -> None:
         """Tell the pipes what PyTorch's DataLoader tells them."""
@@ -102,7 +103,7 @@ class PipeDataset(IterableDataset[Any]):
         number, num_workers = worker or (0, 1)
         return num_ranks, rank, num_workers, number
 
-    def _items(self, place: _Place, num_again: int) -> Iterator[Any]:
+    def _items(self, place: _Place, num_again: int) -> Generator[Any]:
         """The items that are left; the first `num_again` of the pipe are made again and left out."""
         for item in itertools.islice(self.pipe, num_again, None):
             place.num_taken += 1

@@ -55,14 +55,20 @@ def _plain_page(text: str) -> Page | None:
     return Page(objects, [_decoded(prefix, is_encoded) for prefix in prefixes])
 
 
-def _parsed_page(body: bytes) -> Page:
+def _root_of(body: bytes, name: str) -> tuple[ElementTree.Element, str]:
+    """The root of a listing, and its name space. Raises ValueError when it is broken off or is no `name`."""
     try:
         root = ElementTree.fromstring(body)  # noqa: S314 - expat bounds the expansion of entities itself
     except ElementTree.ParseError as exc:
         raise ValueError(f"the listing is broken off or no XML: {exc}") from exc
     space = root.tag[: root.tag.rfind("}") + 1]
-    if root.tag != f"{space}ListBucketResult":
-        raise ValueError(f"the listing is a {root.tag[len(space) :]}, not a ListBucketResult")
+    if root.tag != f"{space}{name}":
+        raise ValueError(f"the listing is a {root.tag[len(space) :]}, not a {name}")
+    return root, space
+
+
+def _parsed_page(body: bytes) -> Page:
+    root, space = _root_of(body, "ListBucketResult")
     is_encoded = root.findtext(f"{space}EncodingType") == "url"
     objects = [_object_of(entry, space, is_encoded) for entry in root.iterfind(f"{space}Contents")]
     prefixes = [
@@ -121,13 +127,7 @@ def uploads_of(body: bytes) -> tuple[list[PendingUpload], tuple[str, str] | None
 
     Raises ValueError when it is no complete one.
     """
-    try:
-        root = ElementTree.fromstring(body)  # noqa: S314 - expat bounds the expansion of entities itself
-    except ElementTree.ParseError as exc:
-        raise ValueError(f"the list of uploads is broken off or no XML: {exc}") from exc
-    space = root.tag[: root.tag.rfind("}") + 1]
-    if root.tag != f"{space}ListMultipartUploadsResult":
-        raise ValueError(f"the list of uploads is a {root.tag[len(space) :]}, not a ListMultipartUploadsResult")
+    root, space = _root_of(body, "ListMultipartUploadsResult")
     is_encoded = root.findtext(f"{space}EncodingType") == "url"
     uploads = []
     for entry in root.iterfind(f"{space}Upload"):
