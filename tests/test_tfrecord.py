@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -289,3 +290,11 @@ def test_leaving_early_and_beginning_again() -> None:
     reader = TFRecordReader(place.root + "a")
     for _ in range(3):
         assert bytes(next(iter(reader))) == DATA[0]
+
+
+def test_damage_is_told_again_and_ends_no_iteration(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"no record at all, but long enough to be one")
+    records = iter(TFRecordReader(f"file://{tmp_path}/a"))
+    for _ in range(2):
+        with pytest.raises(CorruptDataError, match="/a"):
+            next(records)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from functools import cached_property
 from typing import Generic, TypeVar
 
 from .. import config, objects
 from ..errors import ChangedError
 from ..transfer.ahead import Forward
+from .turns import Lasting
 
 __all__ = ["FILES_AHEAD", "ShardReader"]
 
@@ -41,9 +42,9 @@ class ShardReader(Generic[T]):
         if not self._is_restored:
             self._position = (0, 0, 0)
         self._is_restored = False
-        return self._items()
+        return Lasting(self._items(), survives_forks=True)
 
-    def _items(self) -> Iterator[T]:
+    def _items(self) -> Generator[T]:
         number, start, count = self._position
         for index, file in self._files(number, start):
             try:

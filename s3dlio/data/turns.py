@@ -47,18 +47,20 @@ class OneAtATime:
 class Lasting(Iterator[T], Generic[T]):
     """The items of a generator. What it raises, it raises again at every further `next()`.
 
-    It belongs to the process that made it: a forked child gets an S3dlioError, as its threads and sockets are not there.
+    It belongs to the process that made it: a forked child gets an S3dlioError, as its threads and sockets are not there;
+    unless the generator `survives_forks`, because it asks for what is lost again.
     """
 
-    def __init__(self, items: Generator[T]) -> None:
+    def __init__(self, items: Generator[T], *, survives_forks: bool = False) -> None:
         self._items = items
-        self._owner = os.getpid()
+        self._owner = None if survives_forks else os.getpid()
         self._error: BaseException | None = None
 
     def __next__(self) -> T:
         if self._error is not None:
             raise self._error.with_traceback(None)
-        check_owner(self._owner)
+        if self._owner is not None:
+            check_owner(self._owner)
         try:
             return next(self._items)
         except StopIteration:
