@@ -81,9 +81,9 @@ class Server:
 
 @dataclass(slots=True)
 class Opening:
-    """A request that was sent at once, and its answer, as long as nothing unusual comes.
+    """A request that goes out in one piece, and its answer, as long as nothing unusual comes.
 
-    `place` is that in the pace; `started` and `paused` are what its mode said when it began. `filled` counts the bytes of
+    `unsent` is the request's head, until it is on its way. `place` is that in the pace; `started` and `paused` are what its mode said when it began. `filled` counts the bytes of
     the answer's body, or of its beginning while there is no `response`. `error` is what ended it.
     """
 
@@ -92,6 +92,7 @@ class Opening:
     place: list[int]
     started: float = 0.0
     paused: float = 0.0
+    unsent: bytes = b""
     response: Response | None = None
     filled: int = 0
     error: Exception | None = None
@@ -178,6 +179,15 @@ class Connection:
             else:
                 buffers = _advanced(buffers, count)
         return True
+
+    def launch(self, opening: Opening) -> bool:
+        """Send the request of an opening. False when the socket did not take all of it."""
+        try:
+            is_sent = self.sock.send(opening.unsent) == len(opening.unsent)
+        except (OSError, ssl.SSLError):
+            return False
+        opening.unsent = b""
+        return is_sent
 
     def advance(self, opening: Opening) -> bool:
         """Receive what has come. False when that is no plain answer, or an error, which `opening` then holds."""
