@@ -14,7 +14,7 @@ import torch
 import torch.distributed.checkpoint as torch_dcp
 
 import s3dlio
-from s3dlio.errors import PreconditionFailedError, S3dlioError
+from s3dlio.errors import ConfigError, PreconditionFailedError, S3dlioError
 from s3dlio.storage import local, memory
 from s3dlio.storage.base import Read, ReadResult
 from s3dlio.storage.cloud import s3
@@ -135,6 +135,16 @@ def test_torch_itself_can_use_the_writer_and_the_reader(place: Place) -> None:
     torch_dcp.load(loaded, storage_reader=reader)
     assert_same(loaded, state)
     assert [key for key in sorted(place.keys()) if key.startswith("a")] == []
+
+
+@pytest.mark.parametrize("kind", [StorageReader, StorageWriter])
+def test_torch_is_told_which_places_are_known_here(kind: type[StorageReader | StorageWriter], tmp_path: Path) -> None:
+    known = ["s3://bucket/run", "memory://bucket", tmp_path, "folder"]
+    assert all(map(kind.validate_checkpoint_id, known))
+    assert not any(map(kind.validate_checkpoint_id, ["hdfs://bucket/run", "s3://", 17]))
+    assert kind(tmp_path).checkpoint_id == f"file://{tmp_path}/"
+    with pytest.raises(ConfigError, match="hdfs"):
+        kind("hdfs://bucket/run")
 
 
 def test_one_tensor_of_many_costs_its_own_bytes_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

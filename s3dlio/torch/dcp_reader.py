@@ -27,11 +27,11 @@ from ..checkpoint import extents
 from ..checkpoint.blocks import crc32c
 from ..checkpoint.extents import Extent, Want
 from ..checkpoint.retention import note_loaded
-from ..errors import ChangedError, ConfigError, CorruptDataError, NotFoundError, S3dlioError
+from ..errors import ChangedError, CorruptDataError, NotFoundError, S3dlioError
 from ..view import BytesView, empty
 from . import dcp_metadata, dcp_plan
+from .dcp_place import Place
 from .dcp_plan import Facts
-from .dcp_writer import checkpoint_uri
 from .dcp_zip import RawTensor, layout_of
 from .tensors import memory_of
 
@@ -40,7 +40,7 @@ __all__ = ["StorageReader"]
 END_BYTES = 4096  # looked at on both ends of an archive that torch wrote, to find the raw bytes
 
 
-class StorageReader(storage.StorageReader):
+class StorageReader(Place, storage.StorageReader):
     """Load from the directory `checkpoint_id`, a URI of any scheme or a path.
 
     Checksums are verified, where the writer left some (torch's own leaves none). `weights_only` refuses a `.metadata` that
@@ -54,25 +54,10 @@ class StorageReader(storage.StorageReader):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin another load, from elsewhere when told."""
         if checkpoint_id is not None:
-            self._uri = checkpoint_uri(checkpoint_id)
-            objects.resolve(self._uri + dcp_plan.METADATA)
+            self._move_to(checkpoint_id)
         self.load_id = uuid.uuid4().hex
         self._metadata: Metadata | None = None
         self._seen: int | None = None  # what tells the save that `read_metadata` saw from others
-
-    @property
-    def checkpoint_id(self) -> str:
-        """The directory's URI."""
-        return self._uri
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Is it a URI of a scheme that is known here, or a path?"""
-        try:
-            objects.resolve(checkpoint_uri(checkpoint_id) + dcp_plan.METADATA)
-        except (ConfigError, TypeError):
-            return False
-        return True
 
     def require_checkpoint(self) -> None:
         """Raise NotFoundError when nothing says that a save into the directory has ended."""

@@ -36,11 +36,12 @@ from ..transfer.write import ObjectWriter
 from ..view import empty
 from . import dcp_metadata, dcp_plan
 from .archive import save_into
+from .dcp_place import Place
 from .dcp_plan import Facts
 from .dcp_zip import RawTensor, archive_around
 from .tensors import is_plain, pieces
 
-__all__ = ["NOT_COMMITTED", "Resolve", "StorageWriter", "as_uri", "checkpoint_uri"]
+__all__ = ["NOT_COMMITTED", "Resolve", "StorageWriter"]
 
 log = logging.getLogger("s3dlio")
 
@@ -50,19 +51,7 @@ NOT_COMMITTED = "Nothing was committed: what stood there before stands."  # a no
 FILE_BYTES = 32 * 1024 * 1024  # a file of its own pays from here on
 
 
-def as_uri(path: str | os.PathLike[str]) -> str:
-    """A URI as it is, and a plain path as one of `file://`."""
-    text = os.fspath(path)
-    return text if "://" in text else f"file://{text}"
-
-
-def checkpoint_uri(checkpoint_id: str | os.PathLike[str]) -> str:
-    """The directory of a checkpoint as a URI with a slash at its end."""
-    uri = as_uri(checkpoint_id)
-    return uri if uri.endswith("/") else uri + "/"
-
-
-class StorageWriter(storage.StorageWriter):
+class StorageWriter(Place, storage.StorageWriter):
     """Save to the directory `checkpoint_id`, a URI of any scheme or a path.
 
     Each rank writes at most `files_per_rank` objects at once, straight from the tensors' memory, in parts; beyond that it
@@ -84,8 +73,7 @@ class StorageWriter(storage.StorageWriter):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin another save, elsewhere when told."""
         if checkpoint_id is not None:
-            self._uri = checkpoint_uri(checkpoint_id)
-            objects.resolve(self._uri + dcp_plan.METADATA)
+            self._move_to(checkpoint_id)
         self._rank = 0
         self._use_collectives = True
         self._is_coordinator = False
@@ -94,20 +82,6 @@ class StorageWriter(storage.StorageWriter):
         self._old_etag: str | None = None
         self._old_time: float | None = None
         self.save_id = uuid.uuid4().hex[:16]
-
-    @property
-    def checkpoint_id(self) -> str:
-        """The directory's URI."""
-        return self._uri
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Is it a URI of a scheme that is known here, or a path?"""
-        try:
-            objects.resolve(checkpoint_uri(checkpoint_id) + dcp_plan.METADATA)
-        except (ConfigError, TypeError):
-            return False
-        return True
 
     def storage_meta(self) -> StorageMeta:
         """Where the checkpoint is, and the id of the coordinator's files."""
