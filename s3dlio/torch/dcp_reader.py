@@ -33,7 +33,7 @@ from . import dcp_metadata, dcp_plan
 from .dcp_place import Place
 from .dcp_plan import Facts
 from .dcp_zip import RawTensor, layout_of
-from .tensors import memory_of
+from .tensors import memory_of, region
 
 __all__ = ["StorageReader"]
 
@@ -205,7 +205,7 @@ class _Item:
         offsets, lengths = tuple(self.item.storage_offsets), tuple(self.item.lengths)
         target = planner.resolve_tensor(self.item).detach()
         self._require_size(target, lengths)
-        run = dcp_plan.region(size, offsets, lengths)
+        run = region(size, offsets, lengths)
         start, length = run.start * dtype.itemsize, run.length * dtype.itemsize
         if extent.length != self.saved.num_bytes:
             raise CorruptDataError(
