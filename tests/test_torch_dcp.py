@@ -137,6 +137,15 @@ def test_torch_itself_can_use_the_writer_and_the_reader(place: Place) -> None:
     assert [key for key in sorted(place.keys()) if key.startswith("a")] == []
 
 
+def test_nothing_that_is_stored_names_a_module_of_this_package(place: Place) -> None:
+    """So that modules may move, and a machine without the package can read it."""
+    for format, state in (("torch", all_kinds()), ("safetensors", {"weight": torch.ones(3)})):
+        dcp.save(state, f"{place.root}{format}", format=format)
+    stored = {key: place.get(key) or b"" for key in sorted(place.keys())}
+    assert len(stored) > 2
+    assert [key for key, data in stored.items() if b"s3dlio." in data] == []
+
+
 @pytest.mark.parametrize("kind", [StorageReader, StorageWriter])
 def test_torch_is_told_which_places_are_known_here(kind: type[StorageReader | StorageWriter], tmp_path: Path) -> None:
     known = ["s3://bucket/run", "memory://bucket", tmp_path, "folder"]
@@ -399,7 +408,7 @@ class TestFailingSave:
             return results
 
         monkeypatch.setattr(StorageWriter, "_write_file", failing)
-        monkeypatch.setattr("s3dlio.torch.dcp_writer.FILE_BYTES", MIB)
+        monkeypatch.setattr("s3dlio.torch.dcp.writer.FILE_BYTES", MIB)
         with pytest.raises(S3dlioError, match="a thread fails"):
             dcp.save(self.large(), before.root + "last")
 
@@ -504,7 +513,7 @@ def test_a_tensor_of_more_than_4_gib_has_an_archive_that_others_read(tmp_path: P
     """The raw bytes as a hole in a file: torch and zipfile find the records around it."""
     from zipfile import ZipFile
 
-    from s3dlio.torch.dcp_zip import RawTensor, archive_around, layout_of
+    from s3dlio.torch.dcp.zip import RawTensor, archive_around, layout_of
 
     tensor = RawTensor(torch.uint8, (5, 2**30))
     head, tail = archive_around(tensor)

@@ -28,18 +28,18 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from .. import listing, objects, runtime
-from ..checkpoint.blocks import Checksums
-from ..errors import ConfigError, NotFoundError, PreconditionFailedError, S3dlioError
-from ..storage.base import Read
-from ..transfer.write import ObjectWriter
-from ..view import empty
-from . import dcp_metadata, dcp_plan
-from .archive import save_into
-from .dcp_place import Place
-from .dcp_plan import Facts
-from .dcp_zip import RawTensor, archive_around
-from .tensors import is_plain, pieces
+from ... import listing, objects, runtime
+from ...checkpoint.blocks import Checksums
+from ...errors import ConfigError, NotFoundError, PreconditionFailedError, S3dlioError
+from ...storage.base import Read
+from ...transfer.write import ObjectWriter
+from ...view import empty
+from ..archive import save_into
+from ..tensors import is_plain, pieces
+from .metadata import dump, load
+from .place import Place
+from .plan import METADATA, Facts, file_name, info_of, is_data_file, item_bytes, split_items
+from .zip import RawTensor, archive_around
 
 __all__ = ["NOT_COMMITTED", "Resolve", "StorageWriter"]
 
@@ -107,7 +107,7 @@ class StorageWriter(Place, storage.StorageWriter):
     @property
     def _metadata_uri(self) -> str:
         rank = "" if self._use_collectives else f"__{self._rank}"
-        return f"{self._uri}{rank}{dcp_plan.METADATA}"
+        return f"{self._uri}{rank}{METADATA}"
 
     def _current(self) -> tuple[bytes | None, str | None, float | None]:
         """The object that commits what stands in the directory, its etag and its time."""
@@ -143,10 +143,10 @@ class StorageWriter(Place, storage.StorageWriter):
 
     def _files_of(self, plan: SavePlan) -> list[tuple[str, list[WriteItem]]]:
         """The files that this rank writes, with their items."""
-        total = sum(map(dcp_plan.item_bytes, plan.items))
+        total = sum(map(item_bytes, plan.items))
         num_files = max(1, min(self.files_per_rank, total // FILE_BYTES))
-        dealt = dcp_plan.split_items(plan.items, num_files)
-        return [(dcp_plan.file_name(self._rank, number, self.save_id), items) for number, items in enumerate(dealt)]
+        dealt = split_items(plan.items, num_files)
+        return [(file_name(self._rank, number, self.save_id), items) for number, items in enumerate(dealt)]
 
     def discard(self) -> None:
         """Remove the files that this rank wrote for a save of which it knows that it was not committed."""
@@ -183,11 +183,11 @@ class StorageWriter(Place, storage.StorageWriter):
 
     def _rendered(self, metadata: Metadata) -> bytes:
         """The bytes of the object that commits the checkpoint."""
-        return dcp_metadata.dump(metadata)
+        return dump(metadata)
 
     def _names_in(self, rendered: bytes) -> set[str]:
         """The data files that an object of that kind names."""
-        return {info.relative_path for info in dcp_metadata.load(rendered, self._metadata_uri).storage_data.values()}
+        return {info.relative_path for info in load(rendered, self._metadata_uri).storage_data.values()}
 
     def _commit(self, data: bytes) -> None:
         store, key = objects.resolve(self._metadata_uri)
@@ -219,7 +219,7 @@ class StorageWriter(Place, storage.StorageWriter):
         if self._use_collectives and self._old_time is not None:
             for entry, info in listing.walk(self._uri, recursive=False):
                 name = entry[len(self._uri) :]
-                if dcp_plan.is_data_file(name) and info is not None and (info.last_modified or inf) < self._old_time:
+                if is_data_file(name) and info is not None and (info.last_modified or inf) < self._old_time:
                     names.add(name)
         for _ in runtime.each(lambda name: objects.delete(self._uri + name), sorted(names - kept), window=8):
             continue
@@ -295,4 +295,4 @@ def _write_item(file: ObjectWriter, name: str, item: WriteItem, data: torch.Tens
         facts = Facts(start, checksums.num_bytes, checksums.digest(), is_raw=True)
         file.write(tail)
     length = file.tell() - offset
-    return WriteResult(item.index, length, dcp_plan.info_of(name, offset, length, facts))
+    return WriteResult(item.index, length, info_of(name, offset, length, facts))

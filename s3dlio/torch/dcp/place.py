@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from .. import objects
-from ..checkpoint.catalog import directory
-from ..errors import ConfigError
-from ..uri import as_uri
-from .dcp_plan import METADATA
+from ... import objects
+from ...checkpoint.catalog import directory
+from ...errors import ConfigError
+from ...uri import as_uri
+from .plan import METADATA
 
 __all__ = ["Place"]
 

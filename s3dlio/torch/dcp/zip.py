@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .tensors import strides_of
+from ..tensors import strides_of
 
 __all__ = ["Layout", "RawTensor", "archive_around", "layout_of"]
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.planner import WriteItem
 
-from ..checkpoint.blocks import ALGORITHM, BLOCK_BYTES
-from ..checkpoint.extents import Extent
-from ..errors import S3dlioError
+from ...checkpoint.blocks import ALGORITHM, BLOCK_BYTES
+from ...checkpoint.extents import Extent
+from ...errors import S3dlioError
 
 __all__ = [
     "DATA_SUFFIX",

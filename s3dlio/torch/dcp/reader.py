@@ -22,18 +22,18 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.futures import Future
 
-from .. import config, objects
-from ..checkpoint import extents
-from ..checkpoint.blocks import crc32c
-from ..checkpoint.extents import Extent, Want
-from ..checkpoint.retention import note_loaded
-from ..errors import ChangedError, CorruptDataError, NotFoundError, S3dlioError
-from ..view import BytesView, empty
-from . import dcp_metadata, dcp_plan
-from .dcp_place import Place
-from .dcp_plan import Facts
-from .dcp_zip import RawTensor, layout_of
-from .tensors import memory_of, region
+from ... import config, objects
+from ...checkpoint import extents
+from ...checkpoint.blocks import crc32c
+from ...checkpoint.extents import Extent, Want
+from ...checkpoint.retention import note_loaded
+from ...errors import ChangedError, CorruptDataError, NotFoundError, S3dlioError
+from ...view import BytesView, empty
+from ..tensors import memory_of, region
+from .metadata import load
+from .place import Place
+from .plan import METADATA, Facts, extent_of, facts_of
+from .zip import RawTensor, layout_of
 
 __all__ = ["StorageReader"]
 
@@ -61,20 +61,20 @@ class StorageReader(Place, storage.StorageReader):
 
     def require_checkpoint(self) -> None:
         """Raise NotFoundError when nothing says that a save into the directory has ended."""
-        names = (self._uri + rank + dcp_plan.METADATA for rank in ("", "__0"))
+        names = (self._uri + rank + METADATA for rank in ("", "__0"))
         if not any(map(objects.exists, names)):
-            raise NotFoundError(f"{self._uri} holds no complete checkpoint: there is no {self._uri}{dcp_plan.METADATA}")
+            raise NotFoundError(f"{self._uri} holds no complete checkpoint: there is no {self._uri}{METADATA}")
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Read `.metadata`, or that of `rank` where ranks saved without collectives."""
         rank = kwargs.get("rank")
-        uri = f"{self._uri}{'' if rank is None else f'__{rank}'}{dcp_plan.METADATA}"
+        uri = f"{self._uri}{'' if rank is None else f'__{rank}'}{METADATA}"
         try:
             data = objects.get(uri).tobytes()
         except NotFoundError as exc:
             raise NotFoundError(f"{self._uri} holds no complete checkpoint: there is no {uri}") from exc
         self._seen = crc32c(data) if rank is None else None  # each rank has its own one, else
-        metadata = dcp_metadata.load(data, uri, weights_only=self.weights_only)
+        metadata = load(data, uri, weights_only=self.weights_only)
         if getattr(metadata, "storage_meta", None) is None:
             metadata.storage_meta = StorageMeta()
         assert metadata.storage_meta is not None
@@ -134,7 +134,7 @@ class _Item:
 
     def __init__(self, folder: str, saved: RawTensor | None, info: _StorageInfo, item: ReadItem) -> None:
         self.folder, self.saved, self.info, self.item = folder, saved, info, item
-        self.facts = dcp_plan.facts_of(info)
+        self.facts = facts_of(info)
         self.is_foreign = (
             self.facts is None
             and item.type is LoadItemType.TENSOR
@@ -165,7 +165,7 @@ class _Item:
 
     def want(self, planner: LoadPlanner) -> Want:
         assert self.facts is not None
-        extent = dcp_plan.extent_of(self.folder, self.info, self.facts)
+        extent = extent_of(self.folder, self.info, self.facts)
         if self.item.type is LoadItemType.BYTE_IO:
             return _whole(extent, lambda data: planner.load_bytes(self.item, io.BytesIO(self._decoded(data))))
         if not self.facts.is_raw:
