@@ -157,6 +157,14 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 # Other names of the guides for the same class.
 _ALIASES = {"PyBytesView": "BytesView", "PyObjectItem": "BytesView"}
+# What does the work of names of the guides that are not there yet.
+_INSTEAD = {
+    "MultipartUploadWriter": "open_writer",
+    "download": "get_many, or open_reader for large objects",
+    "get_many_stats": "stat_many",
+    "mp_get": "get_many",
+    "upload": "put_many, or open_writer for large files",
+}
 
 __all__ = [
     "AccessDeniedError",
@@ -269,7 +277,8 @@ def __getattr__(name: str) -> Any:
         with _gate:
             return importlib.import_module(".torch", __name__)
     if name not in _HOMES:
-        raise AttributeError(f"module 's3dlio' has no attribute {name!r}")
+        instead = f" yet: use s3dlio.{_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise AttributeError(f"module 's3dlio' has no attribute {name!r}{instead}")
     with _gate:
         module = importlib.import_module(f".{_HOMES[name]}", __name__)
     value = getattr(module, _ALIASES.get(name, name))
