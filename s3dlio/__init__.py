@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         S3dlioError,
         ThrottledError,
         UnsafePickleError,
+        UnsupportedError,
     )
     from .objects import (
         delete,
@@ -130,7 +131,7 @@ _MODULES = {
     "errors": (
         *("AccessDeniedError", "ChangedError", "ConfigError", "CorruptDataError", "IncompleteReadError"),
         *("MissingPackageError", "NotEmptyError", "NotFoundError", "OutOfSpaceError", "PreconditionFailedError"),
-        *("S3dlioError", "ThrottledError", "UnsafePickleError"),
+        *("S3dlioError", "ThrottledError", "UnsafePickleError", "UnsupportedError"),
     ),
     "data.bad_samples": ("BadSampleWarning",),
     "data.dataset": ("PyDataset",),
@@ -198,6 +199,7 @@ __all__ = [
     "TarSampleReader",
     "ThrottledError",
     "UnsafePickleError",
+    "UnsupportedError",
     "__version__",
     "configure_s3",
     "configure_tokio_threads",

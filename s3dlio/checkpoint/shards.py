@@ -21,6 +21,7 @@ from ..view import empty
 from .catalog import REQUESTS_IN_FLIGHT, delete_all, directory, place_of, read_manifest
 from .checked import CheckedReader
 from .manifest import FACTS_SUFFIX, MANIFEST_NAME, Manifest, Shard, key_of
+from .publish import publish
 
 __all__ = ["ShardWriter", "commit", "new_save_id", "open_shard", "remember_save_id"]
 
@@ -166,9 +167,9 @@ def commit(base_uri: str, *, world_size: int, save_id: str | None, timeout: floa
 
 def _publish(base: str, manifest: Manifest, previous: Manifest | None, etag: str | None) -> None:
     store, prefix = place_of(base)
-    data = memoryview(manifest.to_bytes())
     try:
-        store.put(prefix + MANIFEST_NAME, data, if_absent=etag is None and previous is None, if_match=etag, durable=True)
+        is_first = etag is None and previous is None
+        publish(store, prefix + MANIFEST_NAME, manifest.to_bytes(), is_first=is_first, etag=etag)
     except PreconditionFailedError:  # by another process, or by the first try of this one, whose answer was lost
         current, _ = _previous(base)
         if current != manifest:

@@ -30,6 +30,7 @@ from torch.futures import Future
 
 from ... import listing, objects, runtime
 from ...checkpoint.blocks import Checksums
+from ...checkpoint.publish import publish
 from ...errors import ConfigError, NotFoundError, PreconditionFailedError, S3dlioError
 from ...storage.base import Read
 from ...transfer.write import ObjectWriter
@@ -57,8 +58,8 @@ class StorageWriter(Place, storage.StorageWriter):
     Each rank writes at most `files_per_rank` objects at once, straight from the tensors' memory, in parts; beyond that it
     needs memory for the parts in flight, whatever the size of the model. The files carry an id of this save, so a
     checkpoint that stood in the directory stays whole until the new one is committed, and is then removed; with
-    `overwrite=False` it is refused instead. Of two saves into one directory that overlap, the later commit fails on
-    stores that know conditional writes.
+    `overwrite=False` it is refused instead. Of two saves into one directory that overlap, the later commit fails; on
+    stores without conditional writes it may replace the other one instead.
 
     Any failure, in any thread, raises from `save` on every rank. Pickles for spawned processes; one save at a time.
     """
@@ -192,7 +193,7 @@ class StorageWriter(Place, storage.StorageWriter):
     def _commit(self, data: bytes) -> None:
         store, key = objects.resolve(self._metadata_uri)
         try:
-            store.put(key, memoryview(data), if_absent=self._old is None, if_match=self._old_etag, durable=True)
+            publish(store, key, data, is_first=self._old is None, etag=self._old_etag)
         except S3dlioError as exc:
             if self._standing(exc) == data:  # the answer was lost, not the request
                 return
