@@ -111,6 +111,9 @@ def test_torch_reads_ours_and_we_read_what_torch_wrote(local_place: LocalPlace) 
     loaded = blank(state)
     dcp.load(loaded, local_place.root + "theirs")
     assert_same(loaded, state)
+    assert {found.uri for found in s3dlio.list_checkpoints(local_place.root)} == {
+        *(f"{local_place.root}{name}/" for name in ("ours", "theirs"))
+    }
 
 
 def test_a_checkpoint_of_torch_is_read_straight_into_the_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,6 +448,7 @@ def test_an_empty_state_comes_back_as_one(place: Place) -> None:
     dcp.save({}, place.root + "step")
     dcp.load({}, place.root + "step")
     assert place.keys() == ["step/.metadata"]
+    assert s3dlio.latest_checkpoint(place.root) == place.root + "step/"
 
 
 def test_a_checkpoint_that_was_copied_elsewhere_is_complete(s3_place: S3Place, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import builtins
 import contextlib
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from .. import listing, objects, runtime
@@ -15,6 +16,7 @@ from ..errors import CorruptDataError, NotEmptyError, NotFoundError
 from ..storage import open_store
 from ..storage.base import HasDirectories, ObjectInfo, Read, Store
 from ..view import empty
+from . import dcp_files, safetensors
 from .formats import (
     COMPRESSED_HEAD_BYTES,
     END_BYTES,
@@ -26,7 +28,6 @@ from .formats import (
     needs_end,
 )
 from .manifest import FACTS_SUFFIX, MANIFEST_NAME, Manifest
-from .safetensors import files_in
 
 __all__ = [
     "CheckpointInfo",
@@ -63,6 +64,11 @@ DISTRIBUTED = Kind("distributed", MANIFEST_NAME, "")  # its manifest tells its d
 DCP = Kind("dcp", ".metadata", ".distcp")
 HUGGING_FACE = Kind("huggingface", "model.safetensors.index.json", ".safetensors")
 KINDS = (DISTRIBUTED, DCP, HUGGING_FACE)
+# What a commit that is no manifest says of its data: the files, and the bytes that each has at least.
+_FILES: dict[str, Callable[[bytes, str], Mapping[str, int]]] = {
+    DCP.commit: dcp_files.files_in,
+    HUGGING_FACE.commit: lambda data, uri: dict.fromkeys(safetensors.files_in(data, uri), 0),
+}
 _COMMIT_OF_RANK = re.compile(r"__\d+\.metadata")  # where ranks save without collectives, each commits its own part
 _NUMBERED = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")  # a part, whether there is an index or not
 
@@ -162,7 +168,7 @@ def is_committed(level: Level) -> bool:
 
 
 def _complete(level: Level, kind: Kind) -> CheckpointInfo | None:
-    """The checkpoint, or None for a distributed one that lacks a shard: somebody is deleting it, or has copied half."""
+    """The checkpoint, or None for one that lacks some of its data: somebody is deleting it, or has copied half."""
     commit = level.objects[kind.commit]
     sizes = [info.size for name, info in level.objects.items() if kind.data_suffix and name.endswith(kind.data_suffix)]
     if kind is DISTRIBUTED:
@@ -173,7 +179,32 @@ def _complete(level: Level, kind: Kind) -> CheckpointInfo | None:
         if any(found.get(shard.key) != shard.size for shard in manifest.shards):
             return None
         sizes = [shard.size for shard in manifest.shards]
+    elif not _has_files(level, kind):
+        return None
     return CheckpointInfo(level.uri, kind.name, sum(sizes), commit.last_modified or 0.0)
+
+
+def _has_files(level: Level, kind: Kind) -> bool:
+    """Are the files there that the commit names, and none of them cut short?"""
+    listed = level.objects[kind.commit].etag
+    try:
+        etag, files = (_files_named if listed else _files_named.__wrapped__)(level.uri, kind.commit, listed)
+    except NotFoundError:
+        return False
+    except CorruptDataError as exc:
+        log.warning("left out of the checkpoints: %s", exc)
+        return False
+    if etag != listed:  # replaced since it was listed, and so were its files
+        level = scan(level.uri)[0]
+    return all(name in level.objects and level.objects[name].size >= num_bytes for name, num_bytes in files.items())
+
+
+@lru_cache(maxsize=64)
+def _files_named(folder: str, commit: str, _: str | None) -> tuple[str | None, Mapping[str, int]]:
+    """The etag of a commit, and the files that it names; read once for each etag that was listed, since it may be large."""
+    store, base = place_of(folder)
+    info, data = _read(store, Read(base + commit, 0, None, _destination))
+    return info.etag, _FILES[commit](data, folder + commit)
 
 
 def read_manifest(uri: str) -> tuple[Manifest, str | None]:
@@ -311,7 +342,7 @@ def _parts_of_index(level: Level) -> set[str]:
     store, base = place_of(level.uri)
     try:
         _, index = _read(store, Read(base + HUGGING_FACE.commit, 0, None, _destination))
-        return files_in(index, level.uri + HUGGING_FACE.commit)
+        return safetensors.files_in(index, level.uri + HUGGING_FACE.commit)
     except (NotFoundError, CorruptDataError) as exc:
         log.warning("files that an index may have named stay: %s", exc)
         return set()
