@@ -14,8 +14,7 @@ from .. import listing, objects, runtime
 from .. import uri as uris
 from ..errors import CorruptDataError, NotEmptyError, NotFoundError
 from ..storage import open_store
-from ..storage.base import HasDirectories, ObjectInfo, Read, Store
-from ..view import empty
+from ..storage.base import HasDirectories, ObjectInfo, Store
 from . import dcp_files, safetensors
 from .formats import (
     COMPRESSED_HEAD_BYTES,
@@ -28,6 +27,7 @@ from .formats import (
     needs_end,
 )
 from .manifest import FACTS_SUFFIX, MANIFEST_NAME, Manifest
+from .small import part, read_part
 
 __all__ = [
     "CheckpointInfo",
@@ -203,7 +203,7 @@ def _has_files(level: Level, kind: Kind) -> bool:
 def _files_named(folder: str, commit: str, _: str | None) -> tuple[str | None, Mapping[str, int]]:
     """The etag of a commit, and the files that it names; read once for each etag that was listed, since it may be large."""
     store, base = place_of(folder)
-    info, data = _read(store, Read(base + commit, 0, None, _destination))
+    info, data = read_part(store, base + commit)
     return info.etag, _FILES[commit](data, folder + commit)
 
 
@@ -211,7 +211,7 @@ def read_manifest(uri: str) -> tuple[Manifest, str | None]:
     """The manifest of the distributed checkpoint `uri`, and its etag. Raises NotFoundError when it has none."""
     place = directory(uri) + MANIFEST_NAME
     store, key = objects.resolve(place)
-    info, data = _read(store, Read(key, 0, None, _destination))
+    info, data = read_part(store, key)
     return Manifest.from_bytes(data, place), info.etag
 
 
@@ -224,15 +224,6 @@ def readable_manifest(level: Level) -> Manifest | None:
     except CorruptDataError as exc:
         log.warning("left out of the checkpoints: %s", exc)
         return None
-
-
-def _destination(_: ObjectInfo, count: int) -> memoryview:
-    return memoryview(empty(count))
-
-
-def _read(store: Store, read: Read) -> tuple[ObjectInfo, bytes]:
-    info, data = store.read(read)
-    return info, data.tobytes()
 
 
 def _singles(level: Level, pattern: str | None) -> Iterator[CheckpointInfo]:
@@ -282,7 +273,7 @@ def _ends(level: Level, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
 
 def _parts(level: Level, parts: Iterable[tuple[str, int, int]]) -> Iterator[tuple[str, bytes]]:
     store, base = place_of(level.uri)
-    reads = (Read(base + name, start, length, _destination) for name, start, length in parts)
+    reads = (part(base + name, start, length) for name, start, length in parts)
     for read, result in store.read_many(reads, window=REQUESTS_IN_FLIGHT):
         if isinstance(result, NotFoundError):
             continue
@@ -341,7 +332,7 @@ def _parts_of_index(level: Level) -> set[str]:
         return {name for name in level.objects if _NUMBERED.fullmatch(name)}
     store, base = place_of(level.uri)
     try:
-        _, index = _read(store, Read(base + HUGGING_FACE.commit, 0, None, _destination))
+        _, index = read_part(store, base + HUGGING_FACE.commit)
         return safetensors.files_in(index, level.uri + HUGGING_FACE.commit)
     except (NotFoundError, CorruptDataError) as exc:
         log.warning("files that an index may have named stay: %s", exc)

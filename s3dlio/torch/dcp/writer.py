@@ -31,10 +31,9 @@ from torch.futures import Future
 from ... import listing, objects, runtime
 from ...checkpoint.blocks import Checksums
 from ...checkpoint.publish import publish
+from ...checkpoint.small import read_part
 from ...errors import ConfigError, NotFoundError, PreconditionFailedError, S3dlioError
-from ...storage.base import Read
 from ...transfer.write import ObjectWriter
-from ...view import empty
 from ..archive import save_into
 from ..tensors import is_plain, pieces
 from .metadata import dump, load
@@ -114,10 +113,10 @@ class StorageWriter(Place, storage.StorageWriter):
         """The object that commits what stands in the directory, its etag and its time."""
         store, key = objects.resolve(self._metadata_uri)
         try:
-            info, data = store.read(Read(key, 0, None, lambda _, count: memoryview(empty(count))))
+            info, data = read_part(store, key)
         except NotFoundError:
             return None, None, None
-        return data.tobytes(), info.etag, info.last_modified
+        return data, info.etag, info.last_modified
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Nothing to add: file names are each rank's own, also when torch uses a plan again that it has kept."""
