@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorProperties
 
 import s3dlio
 from s3dlio import errors
@@ -164,6 +164,12 @@ class TestCompleteness:
     def test_metadata_may_name_no_file(self, place: Place) -> None:
         put_dcp(place, "empty/")
         assert names(place.root) == ["empty/"]
+
+    def test_metadata_of_a_writer_that_keeps_other_facts_commits_as_it_is(self, place: Place) -> None:
+        facts: list[Any] = ["__0_0.distcp", 5, TensorProperties(), StorageMeta(), _StorageInfo("deeper/file", 0, 5)]
+        items = {MetadataIndex(str(number)): fact for number, fact in enumerate(facts)}
+        place.put("d/.metadata", pickle.dumps(Metadata({}, storage_data=items)))
+        assert names(place.root) == ["d/"]
 
     @pytest.mark.parametrize(("commit", "content"), [(".metadata", b"x"), (".metadata", pickle.dumps({})), (INDEX, b"{}")])
     def test_a_damaged_commit_commits_nothing_and_is_told_of(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Iterable
 from typing import Any
 
 from ..errors import CorruptDataError
@@ -18,7 +19,7 @@ __all__ = ["files_in"]
 class _Inert:
     """Stands for whatever a pickle names: takes its arguments and items, keeps its state, and does nothing."""
 
-    state: Any = ()
+    state: Any = None
 
     def __init__(self, *args: object) -> None:
         pass
@@ -48,15 +49,15 @@ def files_in(data: bytes, uri: str) -> dict[str, int]:
     """
     try:
         infos = _Reader(io.BytesIO(data)).load().state["storage_data"].values()
-        return _ends([info.state for info in infos if isinstance(info, _Inert) and "relative_path" in info.state])
+        return _ends(info.state for info in infos if isinstance(info, _Inert) and isinstance(info.state, dict))
     except Exception as exc:  # a damaged pickle raises nearly anything
         raise CorruptDataError(f"{uri} is damaged or no metadata of a distributed checkpoint ({exc!r}): restore it") from exc
 
 
-def _ends(infos: list[dict[str, Any]]) -> dict[str, int]:
+def _ends(infos: Iterable[dict[str, Any]]) -> dict[str, int]:
     ends: dict[str, int] = {}
     for info in infos:
-        name, end = info["relative_path"], info["offset"] + info["length"]
-        if "/" not in name and end > ends.get(name, -1):
-            ends[name] = end
+        name = info.get("relative_path")
+        if isinstance(name, str) and "/" not in name:
+            ends[name] = max(ends.get(name, 0), info["offset"] + info["length"])
     return ends
