@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -260,8 +259,7 @@ def test_a_wrong_index_and_a_damaged_record_are_errors() -> None:
         TFRecordFile(place.root + "a", place.root + "idx")
 
 
-def test_without_crc32c_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "crc32c", None)
+def test_without_crc32c_the_error_names_the_extra(no_crc32c: None) -> None:
     with pytest.raises(MissingPackageError, match=r"s3dlio\[tfrecord\]"):
         TFRecordReader("memory://b/k")
     TFRecordReader("memory://b/k", verify=False)
