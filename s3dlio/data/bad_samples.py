@@ -1,7 +1,8 @@
 """What happens to a sample that cannot be had: it ends the epoch, or a good one of its batch is repeated in its place.
 
 A position is never left out, so that the order, the length of an epoch and the state of a resumed one stay what they are,
-and the ranks of a job stay in step.
+and the ranks of a job stay in step. Where nobody knows how many samples there are, as in a file of records, a bad one is
+passed over: its position is consumed, and nothing comes in its place.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..errors import AccessDeniedError, ConfigError, MissingPackageError, OutOfSpaceError, S3dlioError
 
-__all__ = ["BadSampleWarning", "Filler", "OnError", "Skipped", "checked_on_error"]
+__all__ = ["BadSampleWarning", "Filler", "OnError", "Skipped", "Tally", "checked_on_error", "pass_over"]
+
+MAX_REPORTED = 1000  # skipped samples whose names are kept
 
 OnError: TypeAlias = Literal["raise", "skip"] | Callable[[str, Exception], bool]
 """`"raise"`; `"skip"`; or a function of the sample's URI and its error that says True for "skip it"."""
@@ -23,15 +26,33 @@ NEVER_SKIPPED = (AccessDeniedError, ConfigError, MemoryError, MissingPackageErro
 
 
 class BadSampleWarning(UserWarning):
-    """A sample was skipped, and another one was repeated in its place."""
+    """A sample was skipped: another one was repeated in its place, or, in a file of records, nothing."""
 
 
 class Skipped(NamedTuple):
-    """A sample that was skipped, why, and which one was repeated in its place."""
+    """A sample that was skipped, why, and which one was repeated in its place: "" for none."""
 
     uri: str
     error: str
     repeated: str
+
+
+class Tally:
+    """The skipped samples of one process: all are counted, the first ones kept."""
+
+    def __init__(self) -> None:
+        self.num_skipped = 0
+        self._skipped: list[Skipped] = []
+
+    def add(self, skipped: Skipped) -> None:
+        """Write one down."""
+        self.num_skipped += 1
+        if len(self._skipped) < MAX_REPORTED:
+            self._skipped.append(skipped)
+
+    def skipped(self) -> list[Skipped]:
+        """The first `MAX_REPORTED` of them."""
+        return list(self._skipped)
 
 
 def checked_on_error(on_error: OnError) -> OnError:
@@ -58,20 +79,12 @@ class Filler:
     def add(self, uri: str, outcome: Any) -> list[Any]:
         """What became of the next position: a sample, or the exception that it met. Raises what is not to be skipped."""
         if isinstance(outcome, Exception):
-            self._check(uri, outcome)
+            _check(self._on_error, uri, outcome)
             self._bad.append((uri, outcome))
             return [] if self._good is None else self._filled(*self._good)
-        self._good = uri, outcome
+        if self._on_error != "raise":  # nothing is kept that is not needed
+            self._good = uri, outcome
         return [*self._filled(uri, outcome), outcome] if self._bad else [outcome]
-
-    def _check(self, uri: str, error: Exception) -> None:
-        if self._on_error == "raise":
-            raise error
-        if self._on_error == "skip":
-            if isinstance(error, NEVER_SKIPPED):
-                raise error
-        elif not self._on_error(uri, error):
-            raise error
 
     def _filled(self, uri: str, sample: Any) -> list[Any]:
         copies = []
@@ -95,3 +108,21 @@ class Filler:
             last = bad[-1][1]
             names = ", ".join(uri for uri, _ in bad[:3]) + (" …" if len(bad) > 3 else "")
             raise S3dlioError(f"no sample of a batch of {len(bad)} is good: {names}; the last error: {last}") from last
+
+
+def _check(on_error: OnError, uri: str, error: Exception) -> None:
+    """Raise the error unless it is to be skipped."""
+    if on_error == "raise":
+        raise error
+    if on_error == "skip":
+        if isinstance(error, NEVER_SKIPPED):
+            raise error
+    elif not on_error(uri, error):
+        raise error
+
+
+def pass_over(on_error: OnError, uri: str, error: Exception, report: Callable[[Skipped], None]) -> None:
+    """Skip a sample without another one in its place. Raises its error when it is not to be skipped."""
+    _check(on_error, uri, error)
+    warnings.warn(f"skipped a part of {uri} ({error})", BadSampleWarning, stacklevel=3)
+    report(Skipped(uri, str(error), ""))
