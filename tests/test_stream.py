@@ -675,7 +675,7 @@ class TestProcesses:
             "    try:\n"
             "        next(items)\n"
             "    except RuntimeError as exc:\n"
-            "        ok = 'parent' in str(exc) and len(list(loader)) == 40\n"
+            "        ok = 'the process that made it' in str(exc) and len(list(loader)) == 40\n"
             "    os._exit(0 if ok else 1)\n"
             "assert os.waitpid(pid, 0)[1] == 0\n"
             "assert first + [bytes(view) for view in items] == [b'%d' % index for index in range(40)]\n"

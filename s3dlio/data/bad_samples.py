@@ -74,13 +74,16 @@ class Filler:
         self._on_error = on_error
         self._report = report
         self._good: tuple[str, Any] | None = None
-        self._bad: list[tuple[str, Exception]] = []  # that wait for the batch's first good one
+        self._bad: list[tuple[str, str, Exception]] = []  # that wait for the batch's first good one
 
-    def add(self, uri: str, outcome: Any) -> list[Any]:
-        """What became of the next position: a sample, or the exception that it met. Raises what is not to be skipped."""
+    def add(self, uri: str, outcome: Any, part: str = "") -> list[Any]:
+        """What became of the next position: a sample, or the exception that it met. Raises what is not to be skipped.
+
+        `part` says which part of the object it is, where an object has several samples.
+        """
         if isinstance(outcome, Exception):
             _check(self._on_error, uri, outcome)
-            self._bad.append((uri, outcome))
+            self._bad.append((uri, part, outcome))
             return [] if self._good is None else self._filled(*self._good)
         if self._on_error != "raise":  # nothing is kept that is not needed
             self._good = uri, outcome
@@ -89,10 +92,11 @@ class Filler:
     def _filled(self, uri: str, sample: Any) -> list[Any]:
         copies = []
         while self._bad:
-            bad, error = self._bad.pop(0)
-            warnings.warn(f"skipped {bad} ({error}); {uri} is repeated in its place", BadSampleWarning, stacklevel=2)
+            bad, part, error = self._bad.pop(0)
+            reason = f"{part}: {error}" if part else str(error)
+            warnings.warn(f"skipped {bad} ({reason}); {uri} is repeated in its place", BadSampleWarning, stacklevel=2)
             if self._report is not None:
-                self._report(Skipped(bad, str(error), uri))
+                self._report(Skipped(bad, reason, uri))
             copies.append(copy.deepcopy(sample))
         return copies
 
@@ -105,8 +109,10 @@ class Filler:
         self._good = None
         if self._bad:
             bad, self._bad = self._bad, []
-            last = bad[-1][1]
-            names = ", ".join(uri for uri, _ in bad[:3]) + (" …" if len(bad) > 3 else "")
+            last = bad[-1][2]
+            names = ", ".join(f"{part} of {uri}" if part else uri for uri, part, _ in bad[:3]) + (
+                " …" if len(bad) > 3 else ""
+            )
             raise S3dlioError(f"no sample of a batch of {len(bad)} is good: {names}; the last error: {last}") from last
 
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from .. import bulk
 from ..errors import ConfigError
-from ..runtime import after_fork, calls
+from ..runtime import after_fork, calls, inherited
 from ..view import BytesView
 from .bad_samples import Filler, OnError
 from .options import LoaderOptions
@@ -95,7 +95,7 @@ class Items(Iterator[T], Generic[T]):
             except StopIteration:
                 filler.end_batch()
                 raise
-            self._ready.extend(filler.add(arrival.uri, outcome))
+            self._ready.extend(filler.add(arrival.uri, outcome, getattr(arrival, "part", "")))
         return self._ready.popleft()
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class PyObjectDataLoaderSyncIter(Items[BytesView]):
 
 
 def _refusal() -> Generator[Any]:
-    raise RuntimeError("this iteration was begun in the parent process: begin another one here")
+    raise inherited()
     yield
 
 

@@ -90,12 +90,8 @@ class Stats:
             self._num_errors += 1
         else:
             self._num_objects += 1
-            self._count(arrival, outcome)
+            self._num_bytes += outcome.size
         self.leave()
-
-    def _count(self, arrival: Any, outcome: Any) -> None:
-        """What has come with it."""
-        self._num_bytes += outcome.size
 
     def ended(self) -> None:
         """The epoch is over: what the process tries again from now on is not its concern."""
@@ -150,11 +146,11 @@ class ParquetStats(Stats):
     def arrived(self, arrival: Any, outcome: Any) -> None:
         """The consumer goes away with a row group, or with its error."""
         self._decoding += arrival.decoded_at - arrival.ended_at
-        super().arrived(arrival, outcome)
-
-    def _count(self, arrival: Any, outcome: Any) -> None:
-        self._num_bytes += arrival.num_bytes
-        self._num_rows += arrival.num_rows
+        if isinstance(outcome, Exception):
+            super().arrived(arrival, outcome)
+        else:
+            self._num_rows += arrival.num_rows
+            super().arrived(arrival, arrival)  # whose size is what was read, whatever became of it
 
     def _requests(self) -> dict[str, float]:
         return super()._requests() | {"decoding": self._decoding}

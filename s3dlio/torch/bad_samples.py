@@ -84,7 +84,7 @@ def filled(
     `taken` samples came before the first arrival, so that it may stand within a batch.
     """
     for number, (arrival, outcome) in enumerate(arrivals, taken + 1):
-        yield from filler.add(arrival.uri, _attempted(outcome, transformed))
+        yield from filler.add(arrival.uri, _attempted(outcome, transformed), getattr(arrival, "part", ""))
         if batch_size is not None and number % batch_size == 0:
             filler.end_batch()
     filler.end_batch()
