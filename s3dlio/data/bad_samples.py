@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..errors import AccessDeniedError, ConfigError, MissingPackageError, OutOfSpaceError, S3dlioError
 
-__all__ = ["BadSampleWarning", "Filler", "OnError", "Skipped", "Tally", "checked_on_error", "pass_over"]
+__all__ = ["BadSampleWarning", "Filler", "OnError", "Skipped", "Skips", "Tally", "checked_on_error"]
 
 MAX_REPORTED = 1000  # skipped samples whose names are kept
 
@@ -127,8 +127,22 @@ def _check(on_error: OnError, uri: str, error: Exception) -> None:
         raise error
 
 
-def pass_over(on_error: OnError, uri: str, error: Exception, report: Callable[[Skipped], None]) -> None:
-    """Skip a sample without another one in its place. Raises its error when it is not to be skipped."""
-    _check(on_error, uri, error)
-    warnings.warn(f"skipped a part of {uri} ({error})", BadSampleWarning, stacklevel=3)
-    report(Skipped(uri, str(error), ""))
+class Skips:
+    """What a reader of records does with bad ones: a position is consumed, and nothing comes in its place.
+
+    `tally` tells of them, and `report` learns of each.
+    """
+
+    def __init__(self, on_error: OnError, report: Callable[[Skipped], None] | None = None) -> None:
+        self.on_error = checked_on_error(on_error)
+        self.tally = Tally()
+        self._report = report
+
+    def skip(self, uri: str, error: Exception) -> None:
+        """Pass over what met this error. Raises the error when it is not to be skipped."""
+        _check(self.on_error, uri, error)
+        warnings.warn(f"skipped a part of {uri} ({error})", BadSampleWarning, stacklevel=2)
+        skipped = Skipped(uri, str(error), "")
+        self.tally.add(skipped)
+        if self._report is not None:
+            self._report(skipped)

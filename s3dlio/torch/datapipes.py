@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Any
 
 from torch.utils.data import IterDataPipe, MapDataPipe
 
-from .. import bulk, config
+from .. import bulk
+from ..data.bad_samples import OnError
 from ..data.keys import KeyList
 from ..data.parquet import FINISHERS, Decode, ParquetOptions
-from ..data.parquet_read import RowGroups, stream
+from ..data.parquet_read import RowGroups
+from ..data.parquet_stream import arrivals
 from ..data.shards import ShardReader
 from ..data.tar import TarMember, TarReader, TarSampleReader
 from ..data.tfrecord import TFRecordReader
 from ..view import BytesView
+from .bad_samples import Skipping
 from .dataset import ObjectStoreMapDataset
 from .ranks import current_worker
 from .shared_pipe import CountedPipe, SharedPipe, SourcePipe, functional
@@ -84,7 +86,7 @@ class ListObjects(SourcePipe):
             yield held.keys[number]
 
 
-class _Reader(SharedPipe):
+class _Reader(Skipping, SharedPipe):
     """What the readers share: their URIs come from `source_datapipe`, and nothing is read but for this instance."""
 
     def _read_from(self, source: Source) -> None:
@@ -102,29 +104,35 @@ class _Reader(SharedPipe):
 class ReadObjects(_Reader, CountedPipe):
     """Whole objects as BytesViews (with their `.uri`), in the order of the source, read ahead.
 
-    `prefetch` of them at most are in flight, or here and not yet taken. A failed one raises at its turn, naming its URI.
+    `prefetch` of them at most are in flight, or here and not yet taken. A failed one raises at its turn, naming its URI;
+    with `on_error="skip"`, or a function of (uri, error) that says True, a copy of a good one stands in its place.
+    `num_skipped` and `skipped` tell of them.
 
     >>> pipe = ReadObjects("s3://bucket/train/").map(decode)
     >>> loader = DataLoader(pipe, batch_size=32, num_workers=4, shuffle=True)
     """
 
-    def __init__(self, source: Source, *, prefetch: int = 32) -> None:
+    def __init__(self, source: Source, *, prefetch: int = 32, on_error: OnError = "raise") -> None:
         super().__init__()
         if prefetch < 1:
             raise ValueError(f"prefetch={prefetch}: at least one object must be in flight")
         self.prefetch = prefetch
+        self._skip(on_error)
         self._read_from(source)
 
     def __iter__(self) -> Iterator[BytesView]:
         current_worker()
         uris = itertools.islice(self._uris(), self._first(), None)
-        for view in bulk.stream(uris, window=self.prefetch):
+        for view in self._filled(bulk.arrivals(uris, window=self.prefetch)):
             self._taken += 1
             yield view
 
 
 class _ShardPipe(_Reader):
-    """Items of container files; a reader of `data/` does the work, and its byte offset is the place."""
+    """Items of container files; a reader of `data/` does the work, and its byte offset is the place.
+
+    `on_error` is that of the reader: what is bad is passed over, and nothing comes in its place.
+    """
 
     _reader: ShardReader[Any] | None = None
     _resume_at: dict[str, int] | None = None
@@ -134,6 +142,10 @@ class _ShardPipe(_Reader):
 
     def _make(self, uris: list[str]) -> ShardReader[Any]:
         raise NotImplementedError
+
+    def _policy(self) -> dict[str, Any]:
+        """What its reader does with what is bad."""
+        return {"on_error": self._on_error, "report": self._board and self._board.add}
 
     def __iter__(self) -> Iterator[Any]:
         current_worker()
@@ -166,45 +178,49 @@ class ReadTFRecord(_ShardPipe):
     `.idx` is left out, here and by the readers of tar archives: `create_tfrecord_index` writes its indexes beside the files.
     """
 
-    def __init__(self, source: Source, *, verify: bool = True) -> None:
+    def __init__(self, source: Source, *, verify: bool = True, on_error: OnError = "raise") -> None:
         super().__init__()
         self.verify = verify
+        self._skip(on_error)
         self._read_from(source)
 
     def _make(self, uris: list[str]) -> TFRecordReader:
-        return TFRecordReader(uris, verify=self.verify)
+        return TFRecordReader(uris, verify=self.verify, **self._policy())
 
 
 @functional("s3dlio_tar")
 class ReadTar(_ShardPipe):
     """The files of tar archives as (name, data) pairs, each archive's in order. Archives are shuffled and shared."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, on_error: OnError = "raise") -> None:
         super().__init__()
+        self._skip(on_error)
         self._read_from(source)
 
     def _make(self, uris: list[str]) -> ShardReader[TarMember]:
-        return TarReader(uris)
+        return TarReader(uris, **self._policy())
 
 
 @functional("s3dlio_tar_samples")
 class ReadTarSamples(_ShardPipe):
     """The samples of WebDataset shards as dicts, each shard's in order. Shards are shuffled and shared."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, on_error: OnError = "raise") -> None:
         super().__init__()
+        self._skip(on_error)
         self._read_from(source)
 
     def _make(self, uris: list[str]) -> ShardReader[Any]:
-        return TarSampleReader(uris)
+        return TarSampleReader(uris, **self._policy())
 
 
 @functional("s3dlio_parquet")
-class ReadParquet(SourcePipe):
+class ReadParquet(Skipping, SourcePipe):
     """Row groups of the Parquet files under a prefix, one item each; they are shuffled and shared, not the files.
 
     Items and `columns`, `filters` and `decode` are those of `create_async_loader`, but that `decode` is "batch" unless told.
-    Over a pipe of URIs the row groups of each file come in order, and that pipe shuffles and shares the files.
+    Over a pipe of URIs the row groups of each file come in order, and that pipe shuffles and shares the files. `on_error` is
+    that of ReadObjects, for row groups; a file whose footer cannot be read raises.
     """
 
     def __init__(
@@ -215,8 +231,10 @@ class ReadParquet(SourcePipe):
         filters: Any = None,
         decode: Decode = "batch",
         prefetch: int = 8,
+        on_error: OnError = "raise",
     ) -> None:
         super().__init__()
+        self._skip(on_error)
         self._options = ParquetOptions(columns=columns, filters=filters, decode=decode, prefetch=prefetch)
         self.source_datapipe = source if isinstance(source, IterDataPipe) else None
         self._groups = None if isinstance(source, IterDataPipe) else self._groups_of(source)
@@ -228,24 +246,27 @@ class ReadParquet(SourcePipe):
     def __iter__(self) -> Iterator[Any]:
         current_worker()
         if self._groups is not None:
-            items = self._read(self._groups, self._numbers(len(self._groups)))
+            coming = self._read(self._groups, self._numbers(len(self._groups)))
         else:
-            items = itertools.islice(self._items_of_files(), self._first(), None)
-        for item in items:
+            coming = self._read_files(self._first())
+        for item in self._filled(coming):
             self._taken += 1
             yield item
             del item
 
-    def _items_of_files(self) -> Iterator[Any]:
+    def _read_files(self, skip: int) -> Iterator[Any]:
+        """The row groups of the files of a pipe but for the first `skip`, which are not read."""
         num_instances, instance = self._share()
         for uri in itertools.islice(iter(self.source_datapipe or ()), instance, None, num_instances):
             groups = self._groups_of(uri)
-            yield from self._read(groups, iter(range(len(groups))))
+            first = min(skip, len(groups))
+            skip -= first
+            if first < len(groups):
+                yield from self._read(groups, iter(range(first, len(groups))))
 
     def _read(self, groups: RowGroups, numbers: Iterator[int]) -> Iterator[Any]:
-        decode, prefetch = self._options.decode, self._options.prefetch
-        cuts = map(partial(groups.cut, decode=decode), numbers)
-        return stream(groups.store(), cuts, FINISHERS[decode], prefetch=prefetch, options=config.snapshot())
+        options = self._options
+        return arrivals(groups, numbers, FINISHERS[options.decode], decode=options.decode, prefetch=options.prefetch)
 
 
 @functional("s3dlio_read")
@@ -253,7 +274,7 @@ class MapObjects(MapDataPipe[Any]):
     """Whole objects by index, as BytesViews: those under a prefix, or of URIs, in their order.
 
     A thin pipe over ObjectStoreMapDataset. PyTorch asks a map-style pipe for one item at a time, so a batch is read in
-    parallel by the dataset only: prefer it where no other pipe follows.
+    parallel by the dataset only: prefer it where no other pipe follows, and where bad samples are to be skipped.
     """
 
     def __init__(self, source: str | Iterable[str] | MapDataPipe[Any], pattern: str | None = None) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from .. import bulk, objects
-from ..data.bad_samples import Filler, OnError, checked_on_error
+from ..data.bad_samples import OnError
 from ..data.keys import KeyList
 from ..view import BytesView
 from . import collate as _collate  # noqa: F401 - teaches PyTorch what a batch of views is
-from .bad_samples import Board, Skipping, filled
+from .bad_samples import Skipping, transform_of
 from .ranks import current_worker
 from .resumable import DealtStream, tail_of
 
@@ -74,8 +74,7 @@ class ObjectStoreMapDataset(Skipping, Dataset[Any]):
         self.uris = keys
         self._transform = transform
         self._max_in_flight = max_in_flight
-        self._on_error = checked_on_error(on_error)
-        self._board = None if on_error == "raise" else Board()
+        self._skip(on_error)
 
     def __len__(self) -> int:
         return len(self.uris)
@@ -88,8 +87,7 @@ class ObjectStoreMapDataset(Skipping, Dataset[Any]):
         current_worker()
         names = [self.uris[index] for index in indices]
         if self._board is not None:
-            arrivals = bulk.arrivals(names, window=self._max_in_flight)
-            return list(filled(arrivals, self._transformed, Filler(self._on_error, self._board.add), None))
+            return list(self._filled(bulk.arrivals(names, window=self._max_in_flight), self._transformed))
         return [self._transformed(view) for view in bulk.get_many(names, self._max_in_flight)]
 
     def _transformed(self, view: BytesView) -> Any:
@@ -160,14 +158,12 @@ class ObjectStoreIterableDataset(Skipping, DealtStream):
         self.uris = keys
         self._transform = transform
         self._prefetch = prefetch
-        self._on_error = checked_on_error(on_error)
-        self._board = None if on_error == "raise" else Board()
+        self._skip(on_error)
         self._deal_out(len(keys), **dealing)
 
     def _read(self, samples: Iterator[int], taken: int) -> Iterator[Any]:
         arrivals = bulk.arrivals(self.uris.pick(samples), window=self._prefetch)
-        filler = Filler(self._on_error, self._board.add if self._board else None)
-        yield from filled(arrivals, self._transformed, filler, self.batch_size, taken)
+        yield from self._filled(arrivals, self._transformed, self.batch_size, taken)
 
     def _transformed(self, view: BytesView) -> Any:
         return _transformed(view, self._transform)
@@ -183,13 +179,4 @@ def _keys_of(uris: Iterable[str]) -> KeyList:
 
 
 def _transformed(view: BytesView, transform: Transform | None) -> Any:
-    """The sample. An exception of the user's own transform says which object it was about, and is no end of the epoch."""
-    if transform is None:
-        return view
-    try:
-        return transform(view)
-    except StopIteration as exc:
-        raise RuntimeError(f"the transform raised StopIteration for {view.uri}") from exc
-    except Exception as exc:
-        exc.add_note(f"while transforming {view.uri}")
-        raise
+    return view if transform is None else transform_of(view, transform, view.uri)
