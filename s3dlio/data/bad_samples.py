@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..errors import AccessDeniedError, ConfigError, MissingPackageError, OutOfSpaceError, S3dlioError
 
-__all__ = ["BadSampleWarning", "Filler", "OnError", "Skipped", "Skips", "Tally", "checked_on_error"]
+__all__ = ["BadSampleWarning", "Before", "Filler", "OnError", "Skipped", "Skips", "Tally", "checked_on_error"]
 
 MAX_REPORTED = 1000  # skipped samples whose names are kept
 
 OnError: TypeAlias = Literal["raise", "skip"] | Callable[[str, Exception], bool]
 """`"raise"`; `"skip"`; or a function of the sample's URI and its error that says True for "skip it"."""
+
+Before: TypeAlias = Callable[[], Iterable[tuple[str, Any]]]
 
 # The next sample would fail as this one did: what is wrong is the job, not the sample.
 NEVER_SKIPPED = (AccessDeniedError, ConfigError, MemoryError, MissingPackageError, OutOfSpaceError)
@@ -68,11 +70,17 @@ class Filler:
     `add` gives the samples that can be handed out now, in the order of their positions: none while a batch has only bad
     ones, and several when its first good one comes. The sample that is repeated is copied, so that no two of a batch share
     memory. `report` learns of each skipped one.
+
+    `before` gives (URI, sample or exception) of what came before the first position in its batch, the last one first. It is
+    asked when the first position is bad: so a resumed epoch repeats what one that was never left repeats.
     """
 
-    def __init__(self, on_error: OnError, report: Callable[[Skipped], None] | None = None) -> None:
+    def __init__(
+        self, on_error: OnError, report: Callable[[Skipped], None] | None = None, before: Before | None = None
+    ) -> None:
         self._on_error = on_error
         self._report = report
+        self._before = before
         self._good: tuple[str, Any] | None = None
         self._bad: list[tuple[str, str, Exception]] = []  # that wait for the batch's first good one
 
@@ -84,10 +92,16 @@ class Filler:
         if isinstance(outcome, Exception):
             _check(self._on_error, uri, outcome)
             self._bad.append((uri, part, outcome))
+            self._look_back()
             return [] if self._good is None else self._filled(*self._good)
         if self._on_error != "raise":  # nothing is kept that is not needed
-            self._good = uri, outcome
+            self._good, self._before = (uri, outcome), None
         return [*self._filled(uri, outcome), outcome] if self._bad else [outcome]
+
+    def _look_back(self) -> None:
+        before, self._before = self._before, None
+        if before is not None:
+            self._good = next(((uri, outcome) for uri, outcome in before() if not isinstance(outcome, Exception)), None)
 
     def _filled(self, uri: str, sample: Any) -> list[Any]:
         copies = []
@@ -102,11 +116,11 @@ class Filler:
 
     def begin_batch(self) -> None:
         """What came before is of another batch."""
-        self._good, self._bad = None, []
+        self._good, self._before, self._bad = None, None, []
 
     def end_batch(self) -> None:
         """The batch is over. Raises S3dlioError when none of its samples was good."""
-        self._good = None
+        self._good = self._before = None
         if self._bad:
             bad, self._bad = self._bad, []
             last = bad[-1][2]

@@ -19,7 +19,7 @@ class Epochs:
         """Let the next iteration begin at `position` of `epoch`; the one after it begins at 0."""
         self.epoch = epoch
         self.position = position  # what was delivered of the running or next epoch
-        self._start = position  # where the next iteration begins
+        self.start = position  # where the next iteration begins
         self._running: Run | None = None
 
     def set_epoch(self, epoch: int) -> None:
@@ -31,7 +31,7 @@ class Epochs:
 
     def begin(self) -> Run:
         """Begin an iteration. A position that was restored counts for one only."""
-        self.position, self._start = self._start, 0
+        self.position, self.start = self.start, 0
         self._running = run = Run(self, self.epoch, self.position)
         return run
 

@@ -15,7 +15,7 @@ from .. import bulk
 from ..errors import ConfigError
 from ..runtime import after_fork, calls, inherited
 from ..view import BytesView
-from .bad_samples import Filler, OnError
+from .bad_samples import Before, Filler, OnError
 from .options import LoaderOptions
 from .stats import Stats, Timed
 from .turns import OneAtATime
@@ -36,11 +36,16 @@ class Items(Iterator[T], Generic[T]):
     """
 
     def __init__(
-        self, arrivals: Generator[tuple[Timed, T | Exception]], stats: Stats, on_error: OnError, left: list[None]
+        self,
+        arrivals: Generator[tuple[Timed, T | Exception]],
+        stats: Stats,
+        on_error: OnError,
+        left: list[None],
+        before: Before | None = None,
     ) -> None:
         self.left = left
         self._stats = stats
-        self._filler = None if on_error == "raise" else Filler(on_error, stats.tally.add)
+        self._filler = None if on_error == "raise" else Filler(on_error, stats.tally.add, before)
         self._ready: deque[T] = deque()  # what the filler gave
         self._fatal: BaseException | None = None  # what ended the iteration itself
         self._guard = OneAtATime()

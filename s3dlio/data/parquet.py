@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -224,18 +225,17 @@ class ParquetLoader:
 
     def _begin(self) -> RowGroupItems:
         options, run, left = self.options, self._epochs.begin(), list[None]()
-        deal, stats = self._deal(run.start), ParquetStats()
-        order = Order(len(self.groups), options.shuffle, self._seed, run.epoch)
-        coming = arrivals(
+        order, stats = Order(len(self.groups), options.shuffle, self._seed, run.epoch), ParquetStats()
+        coming = partial(
+            arrivals,
             self.groups,
-            (number for block in deal.blocks() for number in order.samples(block).tolist()),
-            FINISHERS[options.decode],
+            finish=FINISHERS[options.decode],
             decode=options.decode,
             prefetch=options.prefetch,
             clock=stats.clock,
             left=left,
         )
-        items = RowGroupItems(coming, stats, options.on_error, left, run, deal)
+        items = RowGroupItems(coming, order, self._deal(run.start), run, stats, options.on_error, left)
         self._stats = stats
         self._running.add(items)
         return items
@@ -275,8 +275,8 @@ class ParquetLoader:
         self._epochs.go_to(epoch, position)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Options, files and position; not what runs."""
-        return {**self.__dict__, "_epochs": (self._epochs.epoch, self._epochs.position), "_stats": None, "_running": None}
+        """Options, files, and where the next iteration begins; not what runs."""
+        return {**self.__dict__, "_epochs": (self._epochs.epoch, self._epochs.start), "_stats": None, "_running": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         epochs = Epochs(*state["_epochs"])

@@ -11,7 +11,7 @@ from .. import config
 from .bad_samples import OnError
 from .epochs import Run
 from .iterators import Items
-from .order import Deal
+from .order import Deal, Order
 from .parquet_read import Cut, RowGroups, outcomes
 from .stats import Stats
 
@@ -109,18 +109,28 @@ def arrivals(
 
 
 class RowGroupItems(Items[Any]):
-    """The row groups of one iteration of a ParquetLoader, whose position is counted as they reach the consumer."""
+    """The row groups of one iteration of a ParquetLoader, whose position is counted as they reach the consumer.
+
+    `arrivals` gives those of row group numbers, `order` numbers of positions, `deal` the positions.
+    """
 
     def __init__(
         self,
-        arrivals: Generator[tuple[RowGroup, Any]],
+        arrivals: Callable[[Iterator[int]], Generator[tuple[RowGroup, Any]]],
+        order: Order,
+        deal: Deal,
+        run: Run,
         stats: Stats,
         on_error: OnError,
         left: list[None],
-        run: Run,
-        deal: Deal,
     ) -> None:
-        super().__init__(arrivals, stats, on_error, left)
+        numbers = (number for block in deal.blocks() for number in order.samples(block).tolist())
+
+        def before() -> Iterator[tuple[str, Any]]:
+            earlier = arrivals(order.samples([position]).item() for position in deal.before(0))
+            return ((arrival.uri, outcome) for arrival, outcome in earlier)
+
+        super().__init__(arrivals(numbers), stats, on_error, left, before)
         self._run = run
         self._deal = deal
         self._num_steps = 0  # positions whose item, or error, was pulled

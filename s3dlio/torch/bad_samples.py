@@ -80,16 +80,26 @@ class Skipping:
         transformed: Callable[[Any], Any] | None = None,
         batch_size: int | None = None,
         taken: int = 0,
+        before: Callable[[], Iterable[tuple[Named, Any]]] | None = None,
     ) -> Iterator[Any]:
         """A sample for each arrival: where one is bad, a good one of its batch (None: of all of them) is repeated.
 
-        `taken` samples came before the first arrival, so that it may stand within a batch.
+        `taken` samples came before the first arrival, so that it may stand within a batch; `before` reads those of them that
+        are of its batch, the last one first.
         """
-        filler = Filler(self._on_error, self._board.add if self._board else None)
-        for number, (arrival, outcome) in enumerate(arrivals, taken + 1):
-            sample = outcome if transformed is None else _attempted(outcome, transformed)
+
+        def attempted(arrivals: Iterable[tuple[Named, Any]]) -> Iterator[tuple[Named, Any]]:
+            for arrival, outcome in arrivals:
+                yield arrival, outcome if transformed is None else _attempted(outcome, transformed)
+                del outcome
+
+        def earlier() -> Iterator[tuple[str, Any]]:
+            return ((arrival.uri, sample) for arrival, sample in attempted(before() if before else ()))
+
+        filler = Filler(self._on_error, self._board.add if self._board else None, earlier)
+        for number, (arrival, sample) in enumerate(attempted(arrivals), taken + 1):
             yield from filler.add(arrival.uri, sample, getattr(arrival, "part", ""))
-            del outcome, sample
+            del sample
             if batch_size is not None and number % batch_size == 0:
                 filler.end_batch()
         filler.end_batch()

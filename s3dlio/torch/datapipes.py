@@ -11,6 +11,7 @@ same seed and sharing; `s3dlio.torch.PipeDataset` keeps all of that for a Statef
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -45,6 +46,8 @@ __all__ = [
 Source = str | Iterable[str] | IterDataPipe[Any]
 """A prefix to list, URIs to take as they are, or a pipe of URIs."""
 
+
+NUM_LOOKED_BACK = 64  # items before a resumed place, among which a good one is sought that stands for a bad one
 
 _BUT_INDEXES = r"re:(?<!\.idx)\Z"
 
@@ -81,7 +84,7 @@ class ListObjects(SourcePipe):
 
     def __iter__(self) -> Iterator[str]:
         held = self._held or _Held(_listed(self.source_datapipe, self.pattern))
-        for number in self._numbers(len(held.keys)):
+        for number in itertools.islice(self._numbers(len(held.keys)), self._first(), None):
             self._taken += 1
             yield held.keys[number]
 
@@ -122,8 +125,10 @@ class ReadObjects(_Reader, CountedPipe):
 
     def __iter__(self) -> Iterator[BytesView]:
         current_worker()
-        uris = itertools.islice(self._uris(), self._first(), None)
-        for view in self._filled(bulk.arrivals(uris, window=self.prefetch)):
+        uris = self._uris()
+        passed = deque(itertools.islice(uris, self._first()), maxlen=NUM_LOOKED_BACK)
+        arrivals = bulk.arrivals(uris, window=self.prefetch)
+        for view in self._filled(arrivals, before=lambda: bulk.arrivals(reversed(passed), window=1)):
             self._taken += 1
             yield view
 
@@ -245,28 +250,38 @@ class ReadParquet(Skipping, SourcePipe):
 
     def __iter__(self) -> Iterator[Any]:
         current_worker()
-        if self._groups is not None:
-            coming = self._read(self._groups, self._numbers(len(self._groups)))
-        else:
-            coming = self._read_files(self._first())
-        for item in self._filled(coming):
+        passed: deque[tuple[RowGroups, int]] = deque(maxlen=NUM_LOOKED_BACK)
+        coming = self._coming(self._first(), passed)
+        for item in self._filled(coming, before=lambda: self._again(passed)):
             self._taken += 1
             yield item
             del item
 
-    def _read_files(self, skip: int) -> Iterator[Any]:
-        """The row groups of the files of a pipe but for the first `skip`, which are not read."""
+    def _coming(self, skip: int, passed: deque[tuple[RowGroups, int]]) -> Iterator[Any]:
+        """What comes of this instance's row groups but for the first `skip`, the last ones of which go into `passed`."""
+        for groups, numbers in self._files():
+            for number in itertools.islice(numbers, skip):
+                passed.append((groups, number))
+                skip -= 1
+            yield from self._read(groups, numbers, self._options.prefetch)
+
+    def _files(self) -> Iterator[tuple[RowGroups, Iterator[int]]]:
+        if self._groups is not None:
+            yield self._groups, self._numbers(len(self._groups))
+            return
         num_instances, instance = self._share()
         for uri in itertools.islice(iter(self.source_datapipe or ()), instance, None, num_instances):
             groups = self._groups_of(uri)
-            first = min(skip, len(groups))
-            skip -= first
-            if first < len(groups):
-                yield from self._read(groups, iter(range(first, len(groups))))
+            yield groups, iter(range(len(groups)))
 
-    def _read(self, groups: RowGroups, numbers: Iterator[int]) -> Iterator[Any]:
-        options = self._options
-        return arrivals(groups, numbers, FINISHERS[options.decode], decode=options.decode, prefetch=options.prefetch)
+    def _again(self, passed: deque[tuple[RowGroups, int]]) -> Iterator[Any]:
+        """Them, the last one first."""
+        for groups, number in reversed(passed):
+            yield from self._read(groups, iter([number]), 1)
+
+    def _read(self, groups: RowGroups, numbers: Iterator[int], prefetch: int) -> Iterator[Any]:
+        decode = self._options.decode
+        return arrivals(groups, numbers, FINISHERS[decode], decode=decode, prefetch=prefetch)
 
 
 @functional("s3dlio_read")

@@ -5,6 +5,7 @@ Both hold names and options only, so that they pickle for spawned workers and ar
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -161,9 +162,11 @@ class ObjectStoreIterableDataset(Skipping, DealtStream):
         self._skip(on_error)
         self._deal_out(len(keys), **dealing)
 
-    def _read(self, samples: Iterator[int], taken: int) -> Iterator[Any]:
+    def _read(self, samples: Iterator[int], taken: int, before: Iterator[int]) -> Iterator[Any]:
         arrivals = bulk.arrivals(self.uris.pick(samples), window=self._prefetch)
-        yield from self._filled(arrivals, self._transformed, self.batch_size, taken)
+        of_batch = None if self.batch_size is None else taken % self.batch_size
+        earlier = self.uris.pick(itertools.islice(before, of_batch))
+        return self._filled(arrivals, self._transformed, self.batch_size, taken, lambda: bulk.arrivals(earlier, window=1))
 
     def _transformed(self, view: BytesView) -> Any:
         return _transformed(view, self._transform)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,10 @@ class ParquetDataset(Skipping, DealtStream):
         """Row groups of this rank per epoch."""
         return self.deal().length
 
-    def _read(self, samples: Iterator[int], _: int) -> Iterator[Any]:
-        items = arrivals(self._groups, samples, FINISHERS["batch"], decode="batch", prefetch=self._prefetch)
-        return self._filled(items, self._transformed)
+    def _read(self, samples: Iterator[int], taken: int, before: Iterator[int]) -> Iterator[Any]:
+        coming = partial(arrivals, self._groups, finish=FINISHERS["batch"], decode="batch")
+        items, earlier = coming(samples, prefetch=self._prefetch), partial(coming, before, prefetch=1)
+        return self._filled(items, self._transformed, taken=taken, before=earlier)
 
     def _transformed(self, item: ParquetBatch) -> Any:
         where = f"row group {item.rg_idx} of {item.uri}"

@@ -55,8 +55,11 @@ class DealtStream(IterableDataset[Any]):
         self._running: Progress | None = None
         self._restored: Progress | None = None  # by a share
 
-    def _read(self, samples: Iterator[int], taken: int) -> Iterator[Any]:
-        """The samples of these numbers, one for each, in this order; `taken` of this process come before them."""
+    def _read(self, samples: Iterator[int], taken: int, before: Iterator[int]) -> Iterator[Any]:
+        """The samples of these numbers, one for each, in this order; `taken` of this process come before them.
+
+        `before` are the numbers of what came before, the last one first: for who looks for a good sample to repeat.
+        """
         raise NotImplementedError
 
     @property
@@ -126,7 +129,8 @@ class DealtStream(IterableDataset[Any]):
 
     def _samples(self, order: Order, progress: Progress) -> Generator[Any]:
         indices = (index for block in progress.positions() for index in order.samples(block).tolist())
-        for sample in self._read(indices, progress.num_taken):
+        before = (order.samples([position]).item() for position in progress.deal.before(progress.num_taken))
+        for sample in self._read(indices, progress.num_taken, before):
             progress.num_taken += 1
             yield sample
 
