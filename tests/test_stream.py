@@ -125,15 +125,16 @@ class TestOptions:
     @pytest.mark.parametrize(
         "opts",
         [
-            *({"prefetch": value} for value in (0, -1, True, 2.0, "8", None)),
+            *({"prefetch": value} for value in (0, -1, True, 2.0, "8", None, 10**30)),
             *({"skip_head": value} for value in (0, "yes", None)),
-            *({"batch_size": value} for value in (0, "4", 1.5, True)),
+            *({"batch_size": value} for value in (0, "4", 1.5, True, 10**30)),
             *({name: value} for name in ("drop_last", "shuffle") for value in (1, None)),
             *({name: value} for name in ("seed", "shard_rank") for value in (-1, "0", None)),
             *(
                 {"part_size": 1},
                 {"max_inflight_parts": 0},
                 {"reader_mode": "fast"},
+                {"reader_mode": ["range"]},
                 {"on_error": "ignore"},
                 {"on_error": None},
             ),

@@ -59,7 +59,7 @@ class Tally:
 
 def checked_on_error(on_error: OnError) -> OnError:
     """`on_error` itself. Raises ConfigError when it is none of the choices."""
-    if on_error in ("raise", "skip") or callable(on_error):
+    if callable(on_error) or (isinstance(on_error, str) and on_error in ("raise", "skip")):
         return on_error
     raise ConfigError(f"on_error={on_error!r} is neither 'raise' nor 'skip' nor a function of (uri, error)")
 

@@ -179,9 +179,9 @@ class Deal:
     def blocks(self) -> Iterator[Indices]:
         """The positions of this worker's steps, in order, as arrays of whole steps: about `BLOCK` positions each."""
         step_count = max(1, BLOCK // self.batch_size)
-        within = self.start + self.rank * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
         steps = range(self.worker, self.num_full_steps, self.num_workers)
         for first in range(0, len(steps), step_count):
+            within = self.start + self.rank * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
             some = steps[first : first + step_count]
             numbers = np.arange(some.start, some.stop, some.step, dtype=np.int64)
             yield (numbers[:, np.newaxis] * self.step_length + within).ravel()

@@ -21,6 +21,7 @@ from . import parquet_read as reading
 from .bad_samples import OnError, checked_on_error
 from .epochs import Epochs
 from .iterators import AsyncItems
+from .options import LARGEST, true_or_false, whole_number
 from .order import Deal, Order
 from .parquet_arrays import to_numpy
 from .parquet_read import Cut, RowGroups
@@ -119,7 +120,14 @@ def _batch(cut: Cut) -> ParquetBatch:
     return ParquetBatch(reading.decoded(cut), cut.index.uri, cut.row_group)
 
 
-_SMALLEST = {"footer_cap": 1, "prefetch": 1, "seed": 0, "epoch": 0, "rank": 0, "world_size": 1}
+_RANGES: Mapping[str, tuple[int, int | None]] = {
+    "footer_cap": (1, None),
+    "prefetch": (1, LARGEST),
+    "seed": (0, None),
+    "epoch": (0, None),
+    "rank": (0, LARGEST),
+    "world_size": (1, LARGEST),
+}
 FINISHERS: Mapping[str, Callable[[Cut], Any]] = {"raw": _raw, "arrow": _arrow, "batch": _batch}
 
 
@@ -154,16 +162,11 @@ class ParquetOptions:
         return cls(**options)
 
     def __post_init__(self) -> None:
-        for name, smallest in _SMALLEST.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not hasattr(value, "__index__"):
-                raise ConfigError(f"{name} is a whole number, not {value!r}")
-            if value < smallest:
-                raise ConfigError(f"{name}={value} is too small: {smallest} at least")
-        if self.decode not in FINISHERS:
+        for name, (smallest, largest) in _RANGES.items():
+            whole_number(name, getattr(self, name), smallest, largest)
+        if not isinstance(self.decode, str) or self.decode not in FINISHERS:
             raise ConfigError(f"decode={self.decode!r} is none of {', '.join(FINISHERS)}")
-        if not isinstance(self.shuffle, bool):
-            raise ConfigError(f"shuffle is True or False, not {self.shuffle!r}")
+        true_or_false("shuffle", self.shuffle)
         if self.rank >= self.world_size:
             raise ConfigError(f"rank={self.rank} lies outside of [0, world_size={self.world_size})")
         checked_on_error(self.on_error)
@@ -172,7 +175,7 @@ class ParquetOptions:
 
 
 def _check_columns(columns: Any) -> None:
-    if isinstance(columns, str) or not hasattr(columns, "__iter__") or not list(columns):
+    if isinstance(columns, str | bytes) or not hasattr(columns, "__iter__") or not list(columns):
         raise ConfigError(f"columns is a list of numbers or names, or None for all of them, not {columns!r}")
     for column in columns:
         if isinstance(column, bool) or not (isinstance(column, str) or hasattr(column, "__index__")):
@@ -296,9 +299,11 @@ def create_async_loader(uri: str, opts: Mapping[str, Any] | None = None) -> Any:
     >>> for item in s3dlio.create_async_loader("s3://bucket/train/", {"format": "parquet", "columns": ["x", "y"]}):
     ...     table = pq.read_table(io.BytesIO(item["data"]))
     """
+    if opts is not None and not isinstance(opts, Mapping):
+        raise ConfigError(f"the options of a loader are a dict, not {type(opts).__name__}")
     options = dict(opts or {})
     kind = options.pop("format", None)
-    if kind == "parquet":
+    if isinstance(kind, str) and kind == "parquet":
         return ParquetLoader(uri, ParquetOptions.from_dict(options))
     if kind is not None:
         raise ConfigError(f"format={kind!r}: it is 'parquet', or is left out for whole objects")

@@ -28,7 +28,8 @@ class ShardReader(Generic[T]):
     """What TFRecord and tar readers share. `items_of` is theirs: the items of a file, each with where the next begins.
 
     Iterating goes on from the position of `load_state_dict`, else from the first file; the next iteration begins anew. A
-    position is a byte offset, so that resuming costs nothing, however far it is.
+    position is a byte offset, so that resuming costs nothing, however far it is. Several iterations may run at once: the
+    state is that of the one that was begun last.
 
     With `on_error="skip"`, or where a function of (URI of the file, error) says True, a bad item is passed over, and where
     nobody knows where the next one begins, the rest of the file. `num_skipped` and `skipped` tell of them, and `report`, a
@@ -40,6 +41,7 @@ class ShardReader(Generic[T]):
         self._skips = Skips(on_error, report)
         self._position = (0, 0, 0)  # file, offset in it, items before
         self._is_restored = False
+        self._num_begun = 0  # iterations
 
     @property
     def num_skipped(self) -> int:
@@ -62,21 +64,22 @@ class ShardReader(Generic[T]):
         if not self._is_restored:
             self._position = (0, 0, 0)
         self._is_restored = False
-        return Lasting(self._items(), survives_forks=True)
+        self._num_begun += 1
+        return Lasting(self._items(self._num_begun, *self._position), survives_forks=True)
 
-    def _items(self) -> Generator[T]:
-        number, start, count = self._position
+    def _items(self, iteration: int, number: int, start: int, count: int) -> Generator[T]:
         for index, file in self._files(number, start):
             items = self._items_in(file)
             try:
                 for item, offset in items:
                     count += 1
-                    if isinstance(item, Exception):
-                        self._skips.skip(file.uri, item)
+                    is_bad = isinstance(item, Exception)
+                    if is_bad:
+                        self._skips.skip(file.uri, item)  # type: ignore[arg-type]
+                    if iteration == self._num_begun:
                         self._position = (index + 1, 0, count) if offset is None else (index, offset, count)
-                        continue
-                    self._position = (index, offset or 0, count)
-                    yield item
+                    if not is_bad:
+                        yield item  # type: ignore[misc]
             finally:
                 items.close()
                 file.close()
@@ -142,6 +145,7 @@ class ShardReader(Generic[T]):
                 raise ValueError(f"this state has {name}={state.get(name)!r}, where a number from 0 on belongs")
         self._position = (state["file"], state["offset"], state["num_items"])
         self._is_restored = True
+        self._num_begun += 1  # what runs still does not move the position any more
 
 
 def _is_small(file: Forward) -> bool:

@@ -20,6 +20,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from .. import bulk
 from ..data.bad_samples import OnError
 from ..data.keys import KeyList
+from ..data.options import whole_number
 from ..data.parquet import FINISHERS, Decode, ParquetOptions
 from ..data.parquet_read import RowGroups
 from ..data.parquet_stream import arrivals
@@ -117,9 +118,7 @@ class ReadObjects(_Reader, CountedPipe):
 
     def __init__(self, source: Source, *, prefetch: int = 32, on_error: OnError = "raise") -> None:
         super().__init__()
-        if prefetch < 1:
-            raise ValueError(f"prefetch={prefetch}: at least one object must be in flight")
-        self.prefetch = prefetch
+        self.prefetch = whole_number("prefetch", prefetch, 1)
         self._skip(on_error)
         self._read_from(source)
 

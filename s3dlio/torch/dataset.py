@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from .. import bulk, objects
 from ..data.bad_samples import OnError
 from ..data.keys import KeyList
+from ..data.options import callable_or_none, whole_number
 from ..view import BytesView
 from . import collate as _collate  # noqa: F401 - teaches PyTorch what a batch of views is
 from .bad_samples import Skipping, transform_of
@@ -73,8 +74,8 @@ class ObjectStoreMapDataset(Skipping, Dataset[Any]):
 
     def _keep(self, keys: KeyList, transform: Transform | None, max_in_flight: int, on_error: OnError) -> None:
         self.uris = keys
-        self._transform = transform
-        self._max_in_flight = max_in_flight
+        self._transform = callable_or_none("transform", transform)
+        self._max_in_flight = whole_number("max_in_flight", max_in_flight, 1)
         self._skip(on_error)
 
     def __len__(self) -> int:
@@ -154,11 +155,9 @@ class ObjectStoreIterableDataset(Skipping, DealtStream):
         return cls(uri, **options)
 
     def _keep(self, keys: KeyList, transform: Transform | None, prefetch: int, on_error: OnError, **dealing: Any) -> None:
-        if prefetch < 1:
-            raise ValueError(f"prefetch={prefetch}: at least one object must be in flight")
         self.uris = keys
-        self._transform = transform
-        self._prefetch = prefetch
+        self._transform = callable_or_none("transform", transform)
+        self._prefetch = whole_number("prefetch", prefetch, 1)
         self._skip(on_error)
         self._deal_out(len(keys), **dealing)
 

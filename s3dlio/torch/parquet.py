@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..data.bad_samples import OnError
+from ..data.options import callable_or_none
 from ..data.parquet import FINISHERS, ParquetBatch, ParquetOptions
 from ..data.parquet_arrays import to_numpy
 from ..data.parquet_read import RowGroups
@@ -58,7 +59,7 @@ class ParquetDataset(Skipping, DealtStream):
         self._groups = RowGroups(uri, columns=options.columns, footer_cap=options.footer_cap, filters=options.filters)
         self._prefetch = prefetch
         self._skip(on_error)
-        self._transform = transform
+        self._transform = callable_or_none("transform", transform)
         self._deal_out(
             len(self._groups),
             shuffle=shuffle,

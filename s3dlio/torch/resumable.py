@@ -11,13 +11,14 @@ from typing import Any, Self
 
 from torch.utils.data import IterableDataset
 
+from ..data.options import true_or_false, whole_number
 from ..data.order import Deal, Indices, Order, Tail
 from ..data.state import checked_share, checked_state, is_share, share_of, state_of
 from ..data.turns import Lasting
-from .cursor import Cursor
+from .cursor import MAX_SEED, Cursor
 from .ranks import current_ranks, current_worker
 
-__all__ = ["DealtStream", "Progress", "tail_of"]
+__all__ = ["DealtStream", "Progress", "check_dealing", "tail_of"]
 
 
 class DealtStream(IterableDataset[Any]):
@@ -42,8 +43,7 @@ class DealtStream(IterableDataset[Any]):
         rank: int | None,
         world_size: int | None,
     ) -> None:
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: a batch holds at least one sample")
+        check_dealing(batch_size, shuffle, seed, MAX_SEED)
         current_ranks(rank, world_size)  # contradictions are errors here, not in a worker
         self.num_samples = num_samples
         self.batch_size = batch_size
@@ -220,8 +220,17 @@ class Progress:
         return share_of(self.deal, self.num_taken, **facts)  # type: ignore[arg-type]
 
 
+def check_dealing(batch_size: int | None, shuffle: bool, seed: int, largest_seed: int | None = None) -> None:
+    """Raise ConfigError for what is not of its type or too small: here, not in a worker."""
+    if batch_size is not None:
+        whole_number("batch_size", batch_size, 1)
+    true_or_false("shuffle", shuffle)
+    whole_number("seed", seed, 0, largest_seed)
+
+
 def tail_of(*, drop_last: bool, pad: bool) -> Tail:
     """What happens to the last samples, fewer than a batch for every rank."""
+    drop_last, pad = true_or_false("drop_last", drop_last), true_or_false("pad", pad)
     if drop_last and pad:
         raise ValueError("drop_last and pad contradict each other: the last samples are left out or filled up")
     return "drop" if drop_last else "pad" if pad else "exact"
