@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -26,6 +24,7 @@ from ..view import BytesView, empty, fresh
 from .parquet_columns import Columns, SchemaOf, expression_of, leaves_of, row_groups_of
 from .parquet_footer import MAGIC
 from .parquet_index import FileIndex, check_version, find, indexes, pyarrow, replaced
+from .parquet_room import Room
 from .turns import InTurn
 
 __all__ = ["Cut", "Layout", "RowGroups", "decoded", "layout_of", "outcomes", "stream", "to_ipc"]
@@ -35,9 +34,6 @@ GAP_BYTES = 32 * 1024  # between two chunks: cheaper to read over than to ask tw
 SMALL_BYTES = 512 * 1024  # reads shorter than this are driven by the calling thread
 
 LARGE_BYTES = 2 * 1024 * 1024  # of such row groups, memory beside the result is saved
-
-DECODING_BYTES = 48 * 1024 * 1024  # decoded at once, besides a single row group that is larger
-LOOK_AGAIN = 0.1  # seconds between two looks at whether anybody still waits
 
 T = TypeVar("T")
 
@@ -78,7 +74,7 @@ class Cut:
     that would stay beside it.
     """
 
-    __slots__ = ("index", "is_large", "is_over", "layout", "missing", "row_group", "view")
+    __slots__ = ("arrival", "index", "is_large", "is_over", "layout", "missing", "row_group", "view")
 
     def __init__(self, index: FileIndex, row_group: int, leaves: Sequence[int] | None, decode: str = "raw") -> None:
         self.index = index
@@ -88,6 +84,7 @@ class Cut:
         self.is_large = decode != "raw" and self.layout.decoded_bytes >= LARGE_BYTES
         self.view = (fresh if self.is_large and decode == "batch" else empty)(num_bytes, index.uri)
         self.is_over = False  # finished or failed
+        self.arrival: Any = None  # told (`hear`) when one of its reads is heard of
         self.missing: list[int] = []  # a token per read that has not ended
 
     def pieces(self, chunk_bytes: int | None) -> Iterator[_Piece]:
@@ -100,9 +97,14 @@ class Cut:
         self.missing = list(range(len(pieces)))
         return iter(pieces)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are read for it."""
+        return self.layout.end - len(MAGIC)
+
     def mean_bytes(self) -> int:
         """The mean length of its reads."""
-        return (self.layout.end - len(MAGIC)) // len(self.layout.spans)
+        return self.num_bytes // len(self.layout.spans)
 
     def complete(self) -> None:
         """Add what is not read."""
@@ -135,6 +137,8 @@ class _Piece(NamedTuple):
         return self.cut.missing.pop() == 0  # the tokens go down, and taking one is atomic: only the last to end gets 0
 
     def _into(self, _: ObjectInfo, length: int) -> memoryview:
+        if self.cut.arrival is not None:
+            self.cut.arrival.hear()
         return memoryview(self.cut.view)[self.place : self.place + min(length, self.length)]
 
 
@@ -160,6 +164,10 @@ class RowGroups:
         file = int(self._file_of[number])
         return Cut(self.files[file], int(self._row_group_of[number]), self._leaves[file], decode)
 
+    def place_of(self, number: int) -> tuple[str, int]:
+        """The file of one of them, and its number in it."""
+        return self.files[int(self._file_of[number])].uri, int(self._row_group_of[number])
+
     def num_rows(self, number: int) -> int:
         """Rows of one of them."""
         return self.files[int(self._file_of[number])].num_rows[int(self._row_group_of[number])]
@@ -170,9 +178,15 @@ class RowGroups:
 
 
 class _Feed(Iterator[_Piece]):
-    """Pieces, as long as fewer than `window` cuts are begun and not yet handed out; then it pauses, and goes on later."""
+    """Pieces, as long as fewer than `window` cuts are begun and not yet handed out; then it pauses, and goes on later.
 
-    def __init__(self, cuts: Iterator[Cut | S3dlioError], window: int, chunk_bytes: int | None) -> None:
+    Once another thread has put anything into `left`, it ends the whole: by GeneratorExit, as a generator that is closed.
+    """
+
+    def __init__(
+        self, cuts: Iterator[Cut | S3dlioError], window: int, chunk_bytes: int | None, left: Collection[object]
+    ) -> None:
+        self.left = left
         self._cuts = cuts
         self._window = window
         self._chunk_bytes = chunk_bytes
@@ -181,6 +195,8 @@ class _Feed(Iterator[_Piece]):
         self.is_over = False  # there are no further ones
 
     def __next__(self) -> _Piece:
+        if self.left:
+            raise GeneratorExit("left early")
         piece = next(self._pieces, None)
         if piece is not None:
             return piece
@@ -204,43 +220,21 @@ def _begun(cuts: Iterator[Cut | S3dlioError]) -> Cut | S3dlioError | None:
         return exc
 
 
-class _Room:
-    """Memory that decoding takes beyond its result: for as many row groups at once as fit, and for one in any case."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._used = 0
-        self.is_closed = False  # set without the lock: a collector, or a forked child, must not wait for it
-
-    @contextmanager
-    def taken(self, num_bytes: int) -> Iterator[None]:
-        """Wait for so much room. Raises RuntimeError when nobody wants the result any more."""
-        with self._changed:
-            while self._used and self._used + num_bytes > DECODING_BYTES and not self.is_closed:
-                self._changed.wait(LOOK_AGAIN)
-            if self.is_closed:
-                raise RuntimeError("left early")
-            self._used += num_bytes
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._used -= num_bytes
-                self._changed.notify_all()
-
-
 _Ended: TypeAlias = Generator[tuple[Cut, Future[T]], None, None]
 
 
 class _Requests(Iterator[Read]):
-    """The reads of a feed; `pieces` are those on their way, by the tags of their reads."""
+    """The reads of a feed, at most `window` at once; `pieces` are those on their way, by the tags of their reads."""
 
-    def __init__(self, feed: _Feed) -> None:
+    def __init__(self, feed: _Feed, window: int) -> None:
         self._feed = feed
+        self._window = window
         self._tags = itertools.count()
         self.pieces: dict[int, _Piece] = {}
 
     def __next__(self) -> Read:
+        if len(self.pieces) >= self._window and not self._feed.left:
+            raise StopIteration
         piece, tag = next(self._feed), next(self._tags)
         self.pieces[tag] = piece
         return piece.request(tag)
@@ -252,13 +246,19 @@ def stream(store: Store, cuts: Iterator[Cut], finish: Callable[[Cut], T], *, pre
 
 
 def outcomes(
-    store: Store, cuts: Iterator[Cut], finish: Callable[[Cut], T], *, prefetch: int, options: Options
+    store: Store,
+    cuts: Iterator[Cut],
+    finish: Callable[[Cut], T],
+    *,
+    prefetch: int,
+    options: Options,
+    left: Collection[object] = (),
 ) -> Generator[T | Exception]:
     """`finish` of row groups, in the order of `cuts`, while further ones are read and finished in the I/O threads.
 
     What could not be had is its error, at its turn. At most `prefetch` of them are on their way, or here and not yet taken;
-    `cuts` is advanced only as far. Large ones are finished one by one: meanwhile they take their memory twice. Raises
-    S3dlioError in a forked child.
+    `cuts` is advanced only as far. Large ones are finished one by one: meanwhile they take their memory twice. Whoever puts
+    something into `left` ends it from another thread, within a second. Raises S3dlioError in a forked child.
     """
     owner = os.getpid()
     first = _begun(cuts)
@@ -267,12 +267,12 @@ def outcomes(
     in_ranges = options.range_enabled and store.limits.parallel_ranges
     if isinstance(first, Cut) and first.is_large:  # while one is decoded, it takes the place of two
         prefetch = max(1, prefetch - 1)
-    feed = _Feed(itertools.chain([first], cuts), prefetch, options.chunk_bytes if in_ranges else None)
+    feed = _Feed(itertools.chain([first], cuts), prefetch, options.chunk_bytes if in_ranges else None, left)
     drive = _by_polling if isinstance(first, Cut) and first.mean_bytes() < SMALL_BYTES else _by_threads
     del first
     here: dict[int, Future[T]] = {}
     while not feed.is_over:  # driven again when all that the window had room for has failed to begin
-        room = _Room()
+        room = Room()
         finished = partial(_finished, finish=finish, room=room)
         ended = drive(store, feed, finished, max(prefetch, options.range_concurrency))
         try:
@@ -313,15 +313,16 @@ def _by_threads(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: i
     def fetch(piece: _Piece) -> list[T]:
         return [finish(piece.cut)] if piece.landed(_result_of(store, piece)) else []
 
-    for piece, result in runtime.each(fetch, feed, window=window, patience=runtime.PATIENCE):
+    for piece, result in runtime.each(fetch, feed, window=window, patience=runtime.PATIENCE, left=feed.left):
         if result:
             yield piece.cut, _settled(result)
 
 
 def _by_polling(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: int) -> _Ended[T]:
     """The same for small reads, which cost less when the calling thread drives them; finishing is left to the threads."""
-    requests = _Requests(feed)
-    for read, result in store.read_many(requests, window=window):
+    requests = _Requests(feed, window)
+    # The store is allowed one more, so that it asks whenever it wakes up, and hears when all is left.
+    for read, result in store.read_many(requests, window=window + 1):
         piece = requests.pieces.pop(read.tag)
         try:
             if piece.landed(result):
@@ -346,7 +347,7 @@ def _settled(result: list[T] | BaseException) -> Future[T]:
     return future
 
 
-def _finished(cut: Cut, *, finish: Callable[[Cut], T], room: _Room) -> T:
+def _finished(cut: Cut, *, finish: Callable[[Cut], T], room: Room) -> T:
     cut.complete()
     with room.taken(cut.layout.decoded_bytes):
         result = finish(cut)

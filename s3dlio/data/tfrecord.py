@@ -17,7 +17,8 @@ from ..errors import CorruptDataError, IncompleteReadError
 from ..transfer import ranges
 from ..transfer.ahead import Forward
 from ..view import BytesView
-from .shards import ShardReader
+from .bad_samples import OnError
+from .shards import Report, ShardReader
 
 __all__ = ["TFRecordFile", "TFRecordReader", "create_tfrecord_index", "read_tfrecord_index"]
 
@@ -52,8 +53,8 @@ def _check_data(uri: str, start: int, data: BytesView, footer: bytes, checksum: 
         raise CorruptDataError(f"{uri} is corrupt: the checksum of the data of the record at byte {start} is wrong")
 
 
-def _records(file: Forward, checksum: Update | None) -> Iterator[tuple[BytesView, int]]:
-    """The data of each record, and where the next record begins."""
+def _records(file: Forward, checksum: Update | None) -> Iterator[tuple[BytesView | Exception, int]]:
+    """The data of each record, or that its checksum is wrong, and where the next record begins."""
     while left := file.left:
         start = file.position
         header = file.take_bytes(HEADER_BYTES)
@@ -66,8 +67,12 @@ def _records(file: Forward, checksum: Update | None) -> Iterator[tuple[BytesView
                 f"{left} bytes after that byte"
             )
         data = file.take(length)
-        _check_data(file.uri, start, data, file.take_bytes(FOOTER_BYTES), checksum)
-        yield data, file.position
+        try:
+            _check_data(file.uri, start, data, file.take_bytes(FOOTER_BYTES), checksum)
+        except CorruptDataError as exc:
+            yield exc, file.position
+        else:
+            yield data, file.position
 
 
 class TFRecordReader(ShardReader[BytesView]):
@@ -79,15 +84,26 @@ class TFRecordReader(ShardReader[BytesView]):
     `load_state_dict()`, without reading what came before. Raises CorruptDataError and IncompleteReadError, naming file
     and byte offset, at the turn of the broken record.
 
+    `on_error` says what happens to broken data: `"raise"`, `"skip"`, or a function of (URI of the file, error) that says
+    True for skip. A record whose data is wrong is passed over; a wrong length, and what is missing of a file, end that file.
+    `num_skipped`, `skipped` and a BadSampleWarning tell of each.
+
     >>> for record in TFRecordReader("s3://bucket/train-00000.tfrecord"):
     ...     example.ParseFromString(record)
     """
 
-    def __init__(self, uris: str | Iterable[str], *, verify: bool = True) -> None:
-        super().__init__(uris)
+    def __init__(
+        self,
+        uris: str | Iterable[str],
+        *,
+        verify: bool = True,
+        on_error: OnError = "raise",
+        report: Report | None = None,
+    ) -> None:
+        super().__init__(uris, on_error, report)
         self._checksum = _checksum() if verify else None
 
-    def items_of(self, file: Forward) -> Iterator[tuple[BytesView, int]]:
+    def items_of(self, file: Forward) -> Iterator[tuple[BytesView | Exception, int]]:
         return _records(file, self._checksum)
 
 
