@@ -221,7 +221,7 @@ class _Pool:
 
     def take(self, num_bytes: int) -> Bytes:
         """`num_bytes` uninitialised bytes that begin at a page."""
-        size = _size_class(num_bytes)
+        size = size_class(num_bytes)
         with self._lock:
             blocks = self._classes.get(size) or OrderedDict[_Block, None]()
             for _ in range(min(len(blocks), self.PROBES)):
@@ -247,7 +247,7 @@ class _Pool:
 
 
 @lru_cache(maxsize=4096)
-def _size_class(num_bytes: int) -> int:
+def size_class(num_bytes: int) -> int:
     """Whole pages, in steps of at most an eighth, so that objects of similar size share blocks."""
     step = max(PAGE, 1 << max(0, num_bytes.bit_length() - 4))
     return -(-num_bytes // step) * step
