@@ -26,7 +26,19 @@ from numpy.typing import NDArray
 from . import config
 from .runtime import after_fork
 
-__all__ = ["ALIGNMENT", "BytesView", "PAGE", "POOLED", "as_buffer", "copy_of", "empty", "fresh", "pages", "room"]
+__all__ = [
+    "ALIGNMENT",
+    "BytesView",
+    "PAGE",
+    "POOLED",
+    "as_buffer",
+    "copy_of",
+    "empty",
+    "fresh",
+    "pages",
+    "room",
+    "size_class",
+]
 
 PAGE = 4096
 ALIGNMENT = 64

@@ -17,7 +17,7 @@ import torch
 from ..runtime import after_fork
 from ..view import Bytes, size_class
 
-__all__ = ["KEPT_BYTES", "Arena", "received", "take"]
+__all__ = ["Arena", "KEPT_BYTES", "received", "take"]
 
 KEPT_BYTES = 64 * 1024 * 1024  # of a process at most, in use or not; what is larger is used once
 FREE, IN_USE = 0, 1
