@@ -13,6 +13,7 @@ from .. import config, objects
 from ..errors import ChangedError, S3dlioError
 from ..transfer.ahead import Forward
 from .bad_samples import OnError, Skipped, Skips
+from .state import require_dict
 from .turns import Lasting
 
 __all__ = ["FILES_AHEAD", "Report", "ShardReader"]
@@ -134,6 +135,7 @@ class ShardReader(Generic[T]):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Let the next iteration go on from there. Raises ValueError when the state is not one of these files."""
+        require_dict(state)
         if state.get("version") != VERSION:
             raise ValueError(f"this state has version {state.get('version')}, this s3dlio reads version {VERSION}")
         if state.get("num_files") != len(self.uris):
