@@ -134,6 +134,12 @@ class TestReaders:
         later.load_state_dict(reader.state_dict())
         assert taken + list(map(number, later)) == LEFT
 
+    def test_a_state_behind_a_broken_last_file_is_the_end(self, local_uris: list[str]) -> None:
+        reader, later = (TFRecordReader(local_uris[:2], on_error="skip") for _ in range(2))
+        assert len(list(reader)) == 13
+        later.load_state_dict(reader.state_dict())
+        assert list(later) == []
+
     def test_a_shuffled_window_goes_on_too(self, local_uris: list[str]) -> None:
         def make() -> ShuffleWindow[Any]:
             return ShuffleWindow(TFRecordReader(local_uris, on_error="skip"), window=6, seed=2)

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -21,6 +22,7 @@ from s3dlio import BadSampleWarning
 from s3dlio.data import parquet_read
 from s3dlio.storage.cloud import wire
 from s3dlio.torch import ParquetDataset
+from s3dlio.torch.datapipes import ReadObjects
 
 from .conftest import LocalPlace, Place, eventually, make_place
 from .faults import Fault, FaultServer, failing
@@ -531,3 +533,80 @@ class TestLeavingEarly:
 
 def _start(request: Any) -> int:
     return int(request.headers.get("range", "bytes=0-").removeprefix("bytes=").split("-")[0])
+
+
+ODD_NAMES = [
+    "sp ace",
+    "per%cent",
+    "per%2Fcent",
+    "pl+us",
+    "ünï/日本",
+    "q?x",
+    "h#x",
+    "am&p;",
+    "a=b/c d",
+    "dou//ble",
+    "/lead",
+    "a/../b/c",
+]
+
+
+def kinds(uri: str) -> list[Any]:
+    """All that has epochs."""
+    objects = s3dlio.create_async_loader(uri)
+    streams = [ParquetDataset(uri), s3dlio.ObjectStoreIterableDataset(uri), s3dlio.torch.PipeDataset(ReadObjects(uri))]
+    windows = [s3dlio.ShuffleWindow([], window=1), s3dlio.torch.ResumableSampler([1])]
+    return [objects, load(uri), s3dlio.torch.loader(streams[0], None), *streams, *windows]
+
+
+@pytest.mark.parametrize("wrong", ["1", 1.5, None, -1, True, 10**30])
+def test_an_epoch_is_a_whole_number_everywhere(good: str, wrong: Any) -> None:
+    for kind in kinds(good):
+        with pytest.raises(s3dlio.ConfigError, match="epoch"):
+            kind.set_epoch(wrong)
+        kind.set_epoch(np.int64(3))
+        assert kind.epoch == 3
+
+
+@pytest.mark.parametrize("wrong", [None, [], 5, "state"])
+def test_a_state_is_a_dict_everywhere(good: str, wrong: Any) -> None:
+    readers = [s3dlio.TFRecordReader(good), ReadObjects(good)]
+    for kind in [*kinds(good)[1:], *readers]:
+        with pytest.raises(TypeError, match="a state is the dict"):
+            kind.load_state_dict(wrong)
+
+
+def test_names_of_any_characters(exact_place: Place) -> None:
+    names = ODD_NAMES if exact_place.root.startswith("memory") else ODD_NAMES[:9]  # paths are tidied up
+    keys = [f"k/{name}.parquet" for name in names]
+    for key in keys:
+        exact_place.put(key, FILES[0])
+    uris = sorted(exact_place.root + key for key in keys)
+    by_name = [uri for uri in uris if "/../" not in uri]  # what begins with a dot is set aside in a listing
+    for decode in ("raw", "arrow", "batch"):
+        items = list(load(exact_place.root + "k/", decode=decode))
+        assert sorted({item.uri for item in items}) == by_name
+    objects = s3dlio.create_async_loader(exact_place.root + "k/")
+    assert sorted(view.uri for view in objects) == uris
+    assert sorted(item.uri for item in objects.items()) == uris
+    for uri in uris:
+        assert firsts(load(uri)) == GOOD[:4]
+
+
+@pytest.mark.parametrize("decode", ["raw", "batch"])
+def test_a_loader_that_is_gone_leaves_its_iteration_whole(good: str, decode: str) -> None:
+    loader = load(good, decode=decode)
+    items = iter(loader)
+    first = next(items)
+    del loader
+    gc.collect()
+    assert len([first, *items]) == 12
+
+
+def test_files_of_one_row_and_of_none(place: Place) -> None:
+    for name, num_rows in (("a", 1), ("b", 0), ("c", 2)):
+        place.put(f"d/{name}.parquet", file_of(table(num_rows=num_rows), 1))
+    for decode in ("raw", "arrow", "batch"):
+        loader = s3dlio.create_async_loader(place.root + "d/", {"format": "parquet", "decode": decode})
+        assert [found.num_rows for found in tables_of(loader, decode)] == [1, 1, 1]
+        assert loader.stats()["rows"] == 3

@@ -6,7 +6,16 @@ go on by themselves, and change nothing of it.
 
 from __future__ import annotations
 
-__all__ = ["Epochs", "Run"]
+from .options import whole_number
+
+__all__ = ["Epochs", "Run", "checked_epoch"]
+
+LARGEST = 2**63 - 1
+
+
+def checked_epoch(epoch: int) -> int:
+    """The number of an epoch. Raises ConfigError when it is no whole number from 0 on."""
+    return whole_number("epoch", epoch, 0, LARGEST)
 
 
 class Epochs:
@@ -24,8 +33,7 @@ class Epochs:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; nothing happens when it is the current one."""
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch} must not be negative")
+        epoch = checked_epoch(epoch)
         if epoch != self.epoch:
             self.go_to(epoch, 0)
 

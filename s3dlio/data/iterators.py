@@ -12,11 +12,10 @@ from time import perf_counter
 from typing import Any, Generic, Self, TypeVar
 
 from .. import bulk
-from ..errors import ConfigError
 from ..runtime import after_fork, calls, inherited
 from ..view import BytesView
 from .bad_samples import Before, Filler, OnError
-from .options import LoaderOptions
+from .options import LoaderOptions, whole_number
 from .stats import Stats, Timed
 from .turns import OneAtATime
 
@@ -155,8 +154,7 @@ class PyObjectDataLoaderSyncIter(Items[BytesView]):
         When an object has failed, the good ones before it are handed out first, and the next call raises. Where bad
         samples are skipped, a good one of the same batch is repeated for each.
         """
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ConfigError(f"collect_batch({n!r}): a batch holds at least one item")
+        n = whole_number("n", n, 1, None)
         with self._guard:
             return self._next_batch(n)
 

@@ -13,6 +13,7 @@ from .. import config, objects
 from ..errors import ChangedError, S3dlioError
 from ..transfer.ahead import Forward
 from .bad_samples import OnError, Skipped, Skips
+from .state import require_dict
 from .turns import Lasting
 
 __all__ = ["FILES_AHEAD", "Report", "ShardReader"]
@@ -73,13 +74,12 @@ class ShardReader(Generic[T]):
             try:
                 for item, offset in items:
                     count += 1
-                    is_bad = isinstance(item, Exception)
-                    if is_bad:
-                        self._skips.skip(file.uri, item)  # type: ignore[arg-type]
+                    if isinstance(item, Exception):
+                        self._skips.skip(file.uri, item)
                     if iteration == self._num_begun:
                         self._position = (index + 1, 0, count) if offset is None else (index, offset, count)
-                    if not is_bad:
-                        yield item  # type: ignore[misc]
+                    if not isinstance(item, Exception):
+                        yield item
             finally:
                 items.close()
                 file.close()
@@ -134,6 +134,7 @@ class ShardReader(Generic[T]):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Let the next iteration go on from there. Raises ValueError when the state is not one of these files."""
+        require_dict(state)
         if state.get("version") != VERSION:
             raise ValueError(f"this state has version {state.get('version')}, this s3dlio reads version {VERSION}")
         if state.get("num_files") != len(self.uris):

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from .order import Deal, Tail
 
-__all__ = ["checked_share", "checked_state", "deal_of", "is_share", "is_state", "share_of", "state_of"]
+__all__ = ["checked_share", "checked_state", "deal_of", "is_share", "is_state", "require_dict", "share_of", "state_of"]
 
 VERSION = 1
 
@@ -105,9 +105,14 @@ def checked_share(share: dict[str, int], here: dict[str, int]) -> tuple[int, int
     return epoch, position, share["taken"]
 
 
-def _check_numbers(state: dict[str, int], names: tuple[str, ...]) -> None:
+def require_dict(state: Any) -> None:
+    """Raise TypeError for what is no dict."""
     if not isinstance(state, dict):
         raise TypeError(f"a state is the dict that state_dict() gave, not {type(state).__name__}")
+
+
+def _check_numbers(state: dict[str, int], names: tuple[str, ...]) -> None:
+    require_dict(state)
     if state.get("version") != VERSION:
         raise ValueError(f"this state has version {state.get('version')}, this s3dlio reads version {VERSION}")
     for name in names:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 from .dataset import PyDataset
+from .epochs import checked_epoch
 from .iterators import AsyncItems, Batches, PyObjectDataLoaderSyncIter
 from .options import LoaderOptions
 from .order import Deal, Order
@@ -54,9 +55,7 @@ class PyBytesAsyncDataLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that is begun next; each one that is begun counts on by itself."""
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch} must not be negative")
-        self._epoch = epoch
+        self._epoch = checked_epoch(epoch)
 
     def __len__(self) -> int:
         """Items per epoch: views, or lists of them where `batch_size` is told."""

@@ -11,8 +11,10 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from .epochs import checked_epoch
 from .options import whole_number
 from .order import Order
+from .state import require_dict
 
 __all__ = ["HasState", "ShuffleWindow"]
 
@@ -63,8 +65,7 @@ class ShuffleWindow(Generic[T]):
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that iterates next. A restored position stays when it belongs to this very epoch."""
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch} is negative")
+        epoch = checked_epoch(epoch)
         if self._is_restored and epoch == self._epoch:
             return
         self._epoch, self._position, self._start, self._at_start = epoch, 0, 0, None
@@ -132,6 +133,7 @@ class ShuffleWindow(Generic[T]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on from there. Raises ValueError when the order is not that of the state."""
+        require_dict(state)
         if state.get("version") != VERSION:
             raise ValueError(f"this state has version {state.get('version')}, this s3dlio reads version {VERSION}")
         for name in _NUMBERS:

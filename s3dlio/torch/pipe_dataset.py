@@ -17,7 +17,9 @@ from torch.utils.data.graph import traverse_dps
 from torch.utils.data.graph_settings import apply_random_seed, apply_sharding, apply_shuffle_settings, get_all_graph_pipes
 
 from ..data.bad_samples import Skipped
+from ..data.epochs import checked_epoch
 from ..data.order import seed_of_epoch
+from ..data.state import require_dict
 from ..data.turns import Lasting
 from .bad_samples import Skipping
 from .cursor import Cursor
@@ -88,8 +90,7 @@ class PipeDataset(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that iterates next. Reaches workers that outlive an epoch, too."""
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch} must not be negative")
+        epoch = checked_epoch(epoch)
         if epoch != self.epoch:
             self._restored = None
         self._cursor.set_epoch(epoch)
@@ -143,6 +144,7 @@ class PipeDataset(IterableDataset[Any]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on where `state` was taken. Raises ValueError when it was shared in another way."""
+        require_dict(state)
         here = self.state_dict()
         if not here.keys() - {"pipe"} <= state.keys() or state["version"] != VERSION:
             raise ValueError("this is no state of a PipeDataset of this version")

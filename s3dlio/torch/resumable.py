@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from torch.utils.data import IterableDataset
 
+from ..data.epochs import checked_epoch
 from ..data.options import true_or_false, whole_number
 from ..data.order import Deal, Indices, Order, Tail
 from ..data.state import checked_share, checked_state, is_share, share_of, state_of
@@ -83,8 +84,7 @@ class DealtStream(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that iterates next: its number gives its order. Reaches workers that outlive an epoch, too."""
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch} must not be negative")
+        epoch = checked_epoch(epoch)
         if epoch != self.epoch:
             self._restored = None
         self._cursor.set_epoch(epoch)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sized
 
 from torch.utils.data import Sampler
 
+from ..data.epochs import checked_epoch
 from ..data.order import Deal, Order
 from ..data.state import checked_share, checked_state, state_of
 from .ranks import current_ranks
@@ -50,7 +51,7 @@ class ResumableSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that iterates next; a restored position stays when it belongs to this very epoch."""
-        self._named = epoch
+        self._named = epoch = checked_epoch(epoch)
         if epoch != self.epoch:
             self.start_at(epoch, 0)
 

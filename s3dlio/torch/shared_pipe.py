@@ -11,6 +11,7 @@ from torch.utils.data.graph import traverse_dps
 from torch.utils.data.graph_settings import get_all_graph_pipes
 
 from ..data.order import Deal, Order
+from ..data.state import require_dict
 
 __all__ = ["CountedPipe", "SharedPipe", "SourcePipe", "functional"]
 
@@ -110,6 +111,7 @@ class CountedPipe(SharedPipe):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Let the next iteration go on there; of an empty state, from the beginning. ValueError for what is no state."""
+        require_dict(state)
         taken = state.get("taken")
         if state and (state.get("version") != VERSION or not isinstance(taken, int) or taken < 0):
             raise ValueError(f"{state} is no state of {type(self).__name__}")

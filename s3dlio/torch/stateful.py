@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..data.order import Deal
-from ..data.state import deal_of, is_share, is_state, state_of
+from ..data.state import deal_of, is_share, is_state, require_dict, state_of
 
 __all__ = ["position_from"]
 
@@ -30,8 +30,7 @@ def position_from(stateful_state: dict[str, Any]) -> dict[str, int]:
     >>> dataset.load_state_dict(state)
     >>> loader = StatefulDataLoader(dataset, batch_size=32, num_workers=8)
     """
-    if not isinstance(stateful_state, dict):
-        raise TypeError(f"a state is the dict that state_dict() gave, not {type(stateful_state).__name__}")
+    require_dict(stateful_state)
     snapshot = stateful_state.get("_snapshot", stateful_state)
     steps_since = stateful_state.get("_steps_since_snapshot", 0)
     found = list(_states_in(snapshot.get("_worker_snapshots") or {}))
