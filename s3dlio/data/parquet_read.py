@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -37,6 +38,7 @@ SMALL_BYTES = 512 * 1024  # reads shorter than this are driven by the calling th
 LARGE_BYTES = 2 * 1024 * 1024  # of such row groups, memory beside the result is saved
 
 DECODING_BYTES = 48 * 1024 * 1024  # decoded at once, besides a single row group that is larger
+SPARE_BYTES = 32 * 1024 * 1024  # kept of the memory that row groups had which were decoded
 LOOK_AGAIN = 0.1  # seconds between two looks at whether anybody still waits
 
 T = TypeVar("T")
@@ -53,11 +55,15 @@ class Layout(NamedTuple):
     footer: bytes
     decoded_bytes: int
 
+    @property
+    def num_bytes(self) -> int:
+        """The length of the file."""
+        return self.end + len(self.footer)
+
 
 def layout_of(index: FileIndex, row_group: int, leaves: Sequence[int] | None) -> Layout:
     """How the `leaves` (None: all columns) of a row group become a file."""
-    chunks = index.footer.row_groups[row_group].chunks
-    chosen = chunks if leaves is None else [chunks[leaf] for leaf in leaves]
+    chosen = index.chunks(row_group, leaves)
     spans, end = [], len(MAGIC)
     for start, stop in plan.coalesced(((chunk.start, chunk.start + chunk.length) for chunk in chosen), gap=GAP_BYTES):
         spans.append((start, stop, end))
@@ -66,9 +72,35 @@ def layout_of(index: FileIndex, row_group: int, leaves: Sequence[int] | None) ->
         next(place + chunk.start - start for start, stop, place in reversed(spans) if start <= chunk.start)
         for chunk in chosen
     ]
-    change = None if leaves is None else SchemaOf(leaves, len(chunks))
+    change = None if leaves is None else SchemaOf(leaves, len(index.leaves))
     decoded_bytes = sum(max(chunk.length, chunk.uncompressed) for chunk in chosen)
     return Layout(spans, end, index.footer.cut(row_group, leaves, places, change), decoded_bytes)
+
+
+class _Spare:
+    """Memory of row groups that were decoded, for the next ones: SPARE_BYTES of it at most."""
+
+    def __init__(self) -> None:
+        self._views: deque[BytesView] = deque()
+
+    def take(self, num_bytes: int, uri: str) -> BytesView:
+        """Memory for a row group that is to be decoded; the first piece that is large enough, else fresh one."""
+        try:
+            view = self._views.popleft()
+        except IndexError:
+            view = empty(0)
+        if view.nbytes < num_bytes:
+            view = fresh(num_bytes + num_bytes // 8)  # those to come may be a little larger; untouched memory costs nothing
+        view.uri = uri
+        return view
+
+    def give(self, view: BytesView) -> None:
+        """Keep the memory of a row group, to which nobody refers any more."""
+        if sum(other.nbytes for other in self._views) + view.nbytes <= SPARE_BYTES:
+            self._views.append(view)
+
+
+_spare = _Spare()
 
 
 class Cut:
@@ -84,18 +116,17 @@ class Cut:
         self.index = index
         self.row_group = row_group
         self.layout = layout_of(index, row_group, leaves)
-        num_bytes = self.layout.end + len(self.layout.footer)
         self.is_large = decode != "raw" and self.layout.decoded_bytes >= LARGE_BYTES
-        self.view = (fresh if self.is_large and decode == "batch" else empty)(num_bytes, index.uri)
+        self.view = (_spare.take if self.is_large else empty)(self.layout.num_bytes, index.uri)
         self.is_over = False  # finished or failed
         self.missing: list[int] = []  # a token per read that has not ended
 
     def pieces(self, chunk_bytes: int | None) -> Iterator[_Piece]:
-        """Its reads, cut into pieces of `chunk_bytes` where that is told."""
+        """Its reads, cut into pieces of at least `chunk_bytes` where that is told."""
         pieces = [
             _Piece(self, offset, length, place + offset - start)
             for start, end, place in self.layout.spans
-            for offset, length in (plan.split(start, end, chunk_bytes) if chunk_bytes else [(start, end - start)])
+            for offset, length in (plan.evenly(start, end, chunk_bytes) if chunk_bytes else [(start, end - start)])
         ]
         self.missing = list(range(len(pieces)))
         return iter(pieces)
@@ -108,7 +139,7 @@ class Cut:
         """Add what is not read."""
         memory = memoryview(self.view)
         memory[: len(MAGIC)] = MAGIC
-        memory[self.layout.end :] = self.layout.footer
+        memory[self.layout.end : self.layout.num_bytes] = self.layout.footer
 
 
 class _Piece(NamedTuple):
@@ -356,15 +387,26 @@ def _finished(cut: Cut, *, finish: Callable[[Cut], T], room: _Room) -> T:
     return result
 
 
+def _table_of(cut: Cut) -> Any:
+    view, cut.view = cut.view, empty(0)
+    memory = memoryview(view)[: cut.layout.num_bytes]
+    arrow = pyarrow()
+    file = arrow.parquet.ParquetFile(arrow.BufferReader(arrow.py_buffer(memory)))
+    table = file.read_row_group(0, use_threads=False)
+    del file
+    if cut.is_large:
+        with suppress(BufferError):  # Arrow still refers to it
+            memory.release()
+            _spare.give(view)
+    return table
+
+
 def decoded(cut: Cut) -> Any:
     """The row group as one pyarrow.RecordBatch. The view of the cut is gone afterwards: it is not held beside copies."""
     arrow = pyarrow()
     where = f"row group {cut.row_group} of {cut.index.uri}"
     try:
-        file = arrow.parquet.ParquetFile(arrow.BufferReader(arrow.py_buffer(cut.view)))
-        table = file.read_row_group(0, use_threads=False)
-        del file
-        cut.view = empty(0)
+        table = _table_of(cut)
         batches = table.to_batches()
         if len(batches) != 1:
             batches = table.combine_chunks().to_batches()
