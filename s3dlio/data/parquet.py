@@ -19,6 +19,7 @@ from ..view import BytesView, copy_of
 from . import parquet_read as reading
 from .order import Deal, Order
 from .parquet_arrays import to_numpy
+from .parquet_decode import decoded, to_ipc
 from .parquet_read import Cut, RowGroups
 from .state import checked_state, state_of
 from .turns import InTurn
@@ -107,11 +108,11 @@ def _raw(cut: Cut) -> ParquetItem:
 
 
 def _arrow(cut: Cut) -> ParquetItem:
-    return ParquetItem.of(reading.to_ipc(reading.decoded(cut), cut.index.uri), cut.row_group)
+    return ParquetItem.of(to_ipc(decoded(cut), cut.index.uri), cut.row_group)
 
 
 def _batch(cut: Cut) -> ParquetBatch:
-    return ParquetBatch(reading.decoded(cut), cut.index.uri, cut.row_group)
+    return ParquetBatch(decoded(cut), cut.index.uri, cut.row_group)
 
 
 _SMALLEST = {"footer_cap": 1, "prefetch": 1, "seed": 0, "epoch": 0, "rank": 0, "world_size": 1}

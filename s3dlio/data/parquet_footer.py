@@ -21,7 +21,6 @@ from .parquet_thrift import (
     STRUCT,
     UNKNOWN,
     Field,
-    Struct,
     binary,
     fields_of,
     integer,
@@ -74,7 +73,7 @@ class Chunk(NamedTuple):
 
 
 class RowGroup(NamedTuple):
-    """A row group: rows, where its column chunks begin in the footer, and by which columns it is sorted, as it stands there."""
+    """A row group: rows, where its column chunks begin in the footer, and what it is sorted by, as it stands there."""
 
     num_rows: int
     chunks: Sequence[int]

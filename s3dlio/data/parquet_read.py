@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -20,16 +17,18 @@ import numpy as np
 
 from .. import objects, runtime
 from ..config import Options
-from ..errors import ChangedError, CorruptDataError, S3dlioError
+from ..errors import ChangedError, S3dlioError
 from ..storage.base import ObjectInfo, Read, ReadResult, Store
 from ..transfer import plan
-from ..view import BytesView, empty, fresh
+from ..view import empty
 from .parquet_columns import Columns, SchemaOf, expression_of, leaves_of, row_groups_of
+from .parquet_decode import spare
 from .parquet_footer import MAGIC
 from .parquet_index import FileIndex, check_version, find, indexes, pyarrow, replaced
+from .parquet_room import Room
 from .turns import InTurn
 
-__all__ = ["Cut", "Layout", "RowGroups", "decoded", "layout_of", "outcomes", "stream", "to_ipc"]
+__all__ = ["Cut", "Layout", "RowGroups", "layout_of", "outcomes", "stream"]
 
 GAP_BYTES = 32 * 1024  # between two chunks: cheaper to read over than to ask twice
 
@@ -37,9 +36,6 @@ SMALL_BYTES = 512 * 1024  # reads shorter than this are driven by the calling th
 
 LARGE_BYTES = 2 * 1024 * 1024  # of such row groups, memory beside the result is saved
 
-DECODING_BYTES = 48 * 1024 * 1024  # decoded at once, besides a single row group that is larger
-SPARE_BYTES = 32 * 1024 * 1024  # kept of the memory that row groups had which were decoded
-LOOK_AGAIN = 0.1  # seconds between two looks at whether anybody still waits
 
 T = TypeVar("T")
 
@@ -77,32 +73,6 @@ def layout_of(index: FileIndex, row_group: int, leaves: Sequence[int] | None) ->
     return Layout(spans, end, index.footer.cut(row_group, leaves, places, change), decoded_bytes)
 
 
-class _Spare:
-    """Memory of row groups that were decoded, for the next ones: SPARE_BYTES of it at most."""
-
-    def __init__(self) -> None:
-        self._views: deque[BytesView] = deque()
-
-    def take(self, num_bytes: int, uri: str) -> BytesView:
-        """Memory for a row group that is to be decoded; the first piece that is large enough, else fresh one."""
-        try:
-            view = self._views.popleft()
-        except IndexError:
-            view = empty(0)
-        if view.nbytes < num_bytes:
-            view = fresh(num_bytes + num_bytes // 8)  # those to come may be a little larger; untouched memory costs nothing
-        view.uri = uri
-        return view
-
-    def give(self, view: BytesView) -> None:
-        """Keep the memory of a row group, to which nobody refers any more."""
-        if sum(other.nbytes for other in self._views) + view.nbytes <= SPARE_BYTES:
-            self._views.append(view)
-
-
-_spare = _Spare()
-
-
 class Cut:
     """A row group on its way: `view` becomes a whole file.
 
@@ -110,14 +80,15 @@ class Cut:
     that would stay beside it.
     """
 
-    __slots__ = ("index", "is_large", "is_over", "layout", "missing", "row_group", "view")
+    __slots__ = ("index", "is_decoded", "is_large", "is_over", "layout", "missing", "row_group", "view")
 
     def __init__(self, index: FileIndex, row_group: int, leaves: Sequence[int] | None, decode: str = "raw") -> None:
         self.index = index
         self.row_group = row_group
         self.layout = layout_of(index, row_group, leaves)
-        self.is_large = decode != "raw" and self.layout.decoded_bytes >= LARGE_BYTES
-        self.view = (_spare.take if self.is_large else empty)(self.layout.num_bytes, index.uri)
+        self.is_decoded = decode != "raw"
+        self.is_large = self.is_decoded and self.layout.decoded_bytes >= LARGE_BYTES
+        self.view = (spare.take if self.is_large else empty)(self.layout.num_bytes, index.uri)
         self.is_over = False  # finished or failed
         self.missing: list[int] = []  # a token per read that has not ended
 
@@ -235,31 +206,6 @@ def _begun(cuts: Iterator[Cut | S3dlioError]) -> Cut | S3dlioError | None:
         return exc
 
 
-class _Room:
-    """Memory that decoding takes beyond its result: for as many row groups at once as fit, and for one in any case."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._used = 0
-        self.is_closed = False  # set without the lock: a collector, or a forked child, must not wait for it
-
-    @contextmanager
-    def taken(self, num_bytes: int) -> Iterator[None]:
-        """Wait for so much room. Raises RuntimeError when nobody wants the result any more."""
-        with self._changed:
-            while self._used and self._used + num_bytes > DECODING_BYTES and not self.is_closed:
-                self._changed.wait(LOOK_AGAIN)
-            if self.is_closed:
-                raise RuntimeError("left early")
-            self._used += num_bytes
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._used -= num_bytes
-                self._changed.notify_all()
-
-
 _Ended: TypeAlias = Generator[tuple[Cut, Future[T]], None, None]
 
 
@@ -303,7 +249,7 @@ def outcomes(
     del first
     here: dict[int, Future[T]] = {}
     while not feed.is_over:  # driven again when all that the window had room for has failed to begin
-        room = _Room()
+        room = Room()
         finished = partial(_finished, finish=finish, room=room)
         ended = drive(store, feed, finished, max(prefetch, options.range_concurrency))
         try:
@@ -339,26 +285,30 @@ def _taken(begun: Cut | S3dlioError, here: dict[int, Future[Any]]) -> Any:
 
 
 def _by_threads(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: int) -> _Ended[T]:
-    """(cut, its finished or failed future) as they end: the thread of the last read of a cut finishes it."""
+    """(cut, its future) as they come, being finished or failed."""
 
-    def fetch(piece: _Piece) -> list[T]:
-        return [finish(piece.cut)] if piece.landed(_result_of(store, piece)) else []
+    def fetch(piece: _Piece) -> Future[T] | None:
+        if piece.landed(_result_of(store, piece)):
+            return _finishing(piece.cut, finish)
+        return None
 
     for piece, result in runtime.each(fetch, feed, window=window, patience=runtime.PATIENCE):
-        if result:
-            yield piece.cut, _settled(result)
+        if isinstance(result, BaseException):
+            yield piece.cut, _failed(result)
+        elif result is not None:
+            yield piece.cut, result
 
 
 def _by_polling(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: int) -> _Ended[T]:
-    """The same for small reads, which cost less when the calling thread drives them; finishing is left to the threads."""
+    """The same for small reads, which cost less when the calling thread drives them."""
     requests = _Requests(feed)
     for read, result in store.read_many(requests, window=window):
         piece = requests.pieces.pop(read.tag)
         try:
             if piece.landed(result):
-                yield piece.cut, runtime.io.submit(partial(finish, piece.cut))
+                yield piece.cut, _finishing(piece.cut, finish)
         except Exception as exc:
-            yield piece.cut, _settled(exc)
+            yield piece.cut, _failed(exc)
 
 
 def _result_of(store: Store, piece: _Piece) -> ReadResult | BaseException:
@@ -368,65 +318,24 @@ def _result_of(store: Store, piece: _Piece) -> ReadResult | BaseException:
         return exc
 
 
-def _settled(result: list[T] | BaseException) -> Future[T]:
+def _finishing(cut: Cut, finish: Callable[[Cut], T]) -> Future[T]:
+    """A raw row group takes a moment only, any other one a thread that decodes."""
+    if cut.is_decoded:
+        return runtime.decoders.submit(partial(finish, cut))
     future: Future[T] = Future()
-    if isinstance(result, BaseException):
-        future.set_exception(result)
-    else:
-        future.set_result(result[0])
+    future.set_result(finish(cut))
     return future
 
 
-def _finished(cut: Cut, *, finish: Callable[[Cut], T], room: _Room) -> T:
+def _failed(error: BaseException) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
+def _finished(cut: Cut, *, finish: Callable[[Cut], T], room: Room) -> T:
     cut.complete()
     with room.taken(cut.layout.decoded_bytes):
         result = finish(cut)
         cut.view = empty(0)  # what was decoded is not kept until its turn
-        if cut.is_large:  # the allocator keeps what was freed for each thread by itself
-            pyarrow().default_memory_pool().release_unused()
     return result
-
-
-def _table_of(cut: Cut) -> Any:
-    view, cut.view = cut.view, empty(0)
-    memory = memoryview(view)[: cut.layout.num_bytes]
-    arrow = pyarrow()
-    file = arrow.parquet.ParquetFile(arrow.BufferReader(arrow.py_buffer(memory)))
-    table = file.read_row_group(0, use_threads=False)
-    del file
-    if cut.is_large:
-        with suppress(BufferError):  # Arrow still refers to it
-            memory.release()
-            _spare.give(view)
-    return table
-
-
-def decoded(cut: Cut) -> Any:
-    """The row group as one pyarrow.RecordBatch. The view of the cut is gone afterwards: it is not held beside copies."""
-    arrow = pyarrow()
-    where = f"row group {cut.row_group} of {cut.index.uri}"
-    try:
-        table = _table_of(cut)
-        batches = table.to_batches()
-        if len(batches) != 1:
-            batches = table.combine_chunks().to_batches()
-    except (arrow.ArrowException, OSError) as exc:
-        raise CorruptDataError(f"cannot decode {where}: {exc}") from exc
-    if len(batches) != 1:
-        raise S3dlioError(f"{where} does not fit into one record batch: write row groups with less text in a column")
-    return batches[0]
-
-
-def to_ipc(batch: Any, uri: str) -> BytesView:
-    """A record batch as the bytes of an Arrow IPC stream: one copy, into memory of the right size."""
-    arrow = pyarrow()
-    counter = arrow.MockOutputStream()
-    _write(counter, batch)
-    view = empty(counter.size(), uri)
-    _write(arrow.FixedSizeBufferWriter(arrow.py_buffer(view)), batch)
-    return view
-
-
-def _write(sink: Any, batch: Any) -> None:
-    with pyarrow().ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)

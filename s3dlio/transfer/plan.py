@@ -17,7 +17,7 @@ def split(start: int, end: int, chunk: int) -> Iterator[tuple[int, int]]:
 
 
 def evenly(start: int, end: int, smallest: int) -> Iterator[tuple[int, int]]:
-    """Cut [start, end) into (offset, length) pieces of about the same length, none shorter than `smallest` if more than one."""
+    """Cut [start, end) into (offset, length) pieces of about one length, `smallest` at least if there are several."""
     count = max(1, (end - start) // smallest)
     places = [start + (end - start) * number // count for number in range(count + 1)]
     for place, stop in pairwise(places):
