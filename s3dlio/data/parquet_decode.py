@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +21,12 @@ class Spare:
     """Memory of row groups that were decoded, for the next ones: SPARE_BYTES of it at most."""
 
     def __init__(self) -> None:
-        self._views: deque[BytesView] = deque()
+        self._views: list[BytesView] = []  # several threads come to it: each step is one call
 
     def take(self, num_bytes: int, uri: str) -> BytesView:
-        """Memory for a row group that is to be decoded; the first piece that is large enough, else fresh one."""
+        """Memory for a row group that is to be decoded; what was given last, where that is large enough, else fresh one."""
         try:
-            view = self._views.popleft()
+            view = self._views.pop()
         except IndexError:
             view = empty(0)
         if view.nbytes < num_bytes:
@@ -37,7 +36,7 @@ class Spare:
 
     def give(self, view: BytesView) -> None:
         """Keep the memory of a row group, to which nobody refers any more."""
-        if sum(other.nbytes for other in self._views) + view.nbytes <= SPARE_BYTES:
+        if sum(other.nbytes for other in self._views.copy()) + view.nbytes <= SPARE_BYTES:
             self._views.append(view)
 
 
