@@ -21,6 +21,7 @@ from .parquet_thrift import (
     STRUCT,
     UNKNOWN,
     Field,
+    Struct,
     binary,
     fields_of,
     integer,
@@ -31,6 +32,7 @@ from .parquet_thrift import (
     number_at,
     signed,
     struct_of,
+    taken,
 )
 
 __all__ = ["Chunk", "Footer", "MAGIC", "RowGroup", "SchemaChange", "TAIL_BYTES"]
@@ -133,10 +135,16 @@ class Footer:
             return [self._chunks.get(place) or self._chunks.setdefault(place, self._chunk(place)) for place in chosen]
 
     def _chunk(self, at: int) -> Chunk:
-        chunk, _ = fields_of(self._data, at)
-        if _CHUNK_META not in chunk:
+        meta: Struct = {}
+
+        def walk_meta(at: int) -> int:
+            found, end = fields_of(self._data, at)
+            meta.update(found)
+            return end
+
+        fields_of(self._data, at, {_CHUNK_META: walk_meta})
+        if not meta:
             raise ValueError("it is encrypted, which s3dlio cannot read: write it without encryption")
-        meta, _ = fields_of(self._data, chunk[_CHUNK_META][1])
         start = data_page = self._integer(meta[_META_DATA_PAGE])
         dictionary_page = self._integer(meta[_META_DICTIONARY_PAGE]) if _META_DICTIONARY_PAGE in meta else 0
         if 0 < dictionary_page < data_page:
@@ -147,8 +155,8 @@ class Footer:
             self._integer(meta[_META_UNCOMPRESSED]),
             data_page - start,
             0 if start == dictionary_page else None,
-            joined((self._value(number, meta[number]) for number in _META_BEFORE if number in meta), 0),
-            joined((self._value(number, meta[number]) for number in _META_BEHIND if number in meta), UNKNOWN),
+            taken(self._data, meta, _META_BEFORE, 0),
+            taken(self._data, meta, _META_BEHIND, UNKNOWN),
         )
 
     def cut(

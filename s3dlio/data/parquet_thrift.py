@@ -35,19 +35,20 @@ __all__ = [
     "signed",
     "skipped_struct",
     "struct_of",
+    "taken",
 ]
 
 # Types. A boolean field has its value in its type; one in a list has a byte.
 _TRUE, _FALSE, _BYTE, _DOUBLE, _SET, _UUID = 1, 2, 3, 7, 10, 13
-I64, BINARY, LIST, STRUCT = 6, 8, 9, 12
-_NUMBERS = (4, 5, 6)
+_I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
+_NUMBERS = (4, _I32, I64)
 _FIXED_SIZES = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8, _UUID: 16}
 STOP = b"\x00"
 _LARGEST_STEP = 15  # between the numbers of two fields; a larger one has the number itself written out
 UNKNOWN = -_LARGEST_STEP  # before any field: its number is written out
 
 _COMMON_BYTES = 32  # texts shorter than this are common
-_COMMON_NUMBERS, _COMMON_ITEMS = 7, 3  # and lists of so many numbers, texts or structs at most
+_COMMON_NUMBERS, _COMMON_ITEMS = 4, 3  # and lists of so many numbers, or of so many texts or structs, at most
 
 Field: TypeAlias = tuple[int, int, int]  # its type, and where its value begins and ends; a plain tuple, for speed
 Struct: TypeAlias = dict[int, Field]
@@ -70,7 +71,7 @@ def _common_fields() -> re.Pattern[bytes]:
 
     number = rb"[\x80-\xff]*+[\x00-\x7f]"
     text = any_of(re.escape(bytes([length])) + b".{%d}" % length for length in range(_COMMON_BYTES))
-    numbers = [shape for kind in _NUMBERS for shape in lists(kind, number, _COMMON_NUMBERS)]
+    numbers = [shape for kind in (_I32, I64) for shape in lists(kind, number, _COMMON_NUMBERS)]
     flat = [heads(*_NUMBERS) + number, heads(_TRUE, _FALSE), heads(BINARY) + text, heads(LIST) + any_of(numbers)]
     struct = any_of(flat) + rb"*+\x00"
     nested = lists(BINARY, text, _COMMON_ITEMS) + lists(STRUCT, struct, _COMMON_ITEMS)
@@ -196,11 +197,27 @@ def joined(fields: Iterable[tuple[int, int, bytes]], last: int) -> bytes:
     """(number, type, value) fields, ascending, behind one of number `last`."""
     parts = []
     for number, kind, value in fields:
-        step = number - last
-        parts.append(bytes([step << 4 | kind]) if step <= _LARGEST_STEP else bytes([kind]) + integer(number))
-        parts.append(value)
+        parts += [_head(number - last, kind, number), value]
         last = number
     return b"".join(parts)
+
+
+def taken(data: bytes, fields: Struct, numbers: Iterable[int], last: int) -> bytes:
+    """Those fields of a struct that have these numbers, ascending, behind one of number `last`; neighbours in one piece."""
+    parts: list[bytes] = []
+    begin = stop = 0
+    for number in numbers:
+        if number in fields:
+            kind, start, end = fields[number]
+            if start - 1 != stop or not parts:  # else its head says the step from the one before, which is here too
+                parts += [data[begin:stop], _head(number - last, kind, number)]
+                begin = start
+            last, stop = number, end
+    return b"".join(parts) + data[begin:stop]
+
+
+def _head(step: int, kind: int, number: int) -> bytes:
+    return bytes([step << 4 | kind]) if step <= _LARGEST_STEP else bytes([kind]) + integer(number)
 
 
 def struct_of(fields: Iterable[tuple[int, int, bytes]]) -> bytes:
