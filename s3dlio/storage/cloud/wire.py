@@ -24,7 +24,7 @@ from ... import config
 from ...errors import NotFoundError, S3dlioError
 from ...runtime import after_fork
 from .connection import READ, Connection, Mode, Opening, Server, Wait, connect, tls_context
-from .http import ClosedError, IncompleteBodyError, ProtocolError, Request, Response
+from .http import ClosedError, IncompleteBodyError, ProtocolError, Request, Response, encode
 from .retry import Attempts, Failure, Pace, Policy, Question, Verdict
 
 __all__ = ["Call", "MovedError", "Wire", "close_idle", "wire_to"]
@@ -93,7 +93,7 @@ class Wire:
     def perform(self, call: Call[T]) -> T:
         """Run one operation in this thread, on blocking sockets."""
         opening = self.open(call, self)
-        if opening is None:
+        if opening is None or not self.launch(opening, self):
             return _run(self.operation(call, self))
         try:
             try:
@@ -108,30 +108,42 @@ class Wire:
         finally:
             self.drop(opening, self)  # nothing is left to drop, but after an interrupt
 
-    # The short way: a request without a body that is sent at once, and its plain answer
+    # The short way: a request without a body that goes out in one piece, and its plain answer
 
     def open(self, call: Call[T], mode: Mode) -> Opening | None:
-        """Send the request of a read, if nothing is in the way. Most reads need nothing else than its answer."""
+        """Have the request of a read ready to be sent, if nothing is in the way. Most reads need nothing else."""
         if not call.is_read or self.pace.max_bytes_per_second or not call.is_at(self):
             return None
         try:
             opening = Opening(None, call.request(), [], mode.now(), mode.paused)
         except Exception:  # the operation meets it again, and knows what it means
             return None
-        is_sent = False
+        is_ready = False
         try:
             if self.pace.enter(opening.place):
                 mode.num_running += 1
                 connection = opening.connection = mode.take()
                 if connection is not None:
                     connection.prepare(mode.is_blocking, self.policy.stall_timeout)
-                    is_sent = not connection.begin_sending(opening.request)
+                    opening.unsent = encode(opening.request)
+                    is_ready = True
         except Exception:  # as above
             return None
         finally:
+            if not is_ready:
+                self.drop(opening, mode)
+        return opening if is_ready else None
+
+    def launch(self, opening: Opening, mode: Mode) -> bool:
+        """Send the request of an opening. Where that does not go at once it is dropped, and the operation begins anew."""
+        assert opening.connection is not None
+        is_sent = False
+        try:
+            is_sent = opening.connection.launch(opening)
+        finally:
             if not is_sent:
                 self.drop(opening, mode)
-        return opening if is_sent else None
+        return is_sent
 
     def settle(self, call: Call[T], opening: Opening, mode: Mode) -> T:
         """The result of an opening whose answer is whole. Raises what the call makes of it."""
