@@ -157,7 +157,7 @@ def each(
     *,
     window: int,
     patience: float | None = None,
-    left: Collection[object] = (),
+    left: Collection[object] | None = None,
 ) -> Iterator[tuple[Item, T | BaseException]]:
     """Call `function` on every item in the I/O threads and yield (item, result or exception) as they end.
 
@@ -192,7 +192,7 @@ def each(
             num_running += 1
         while num_running:
             check_owner(owner)
-            outcome = _first_of(ended, left)
+            outcome = ended.get() if left is None else _first_of(ended, left)
             num_running -= 1
             yield outcome
             del outcome
@@ -211,8 +211,10 @@ def each(
 def _first_of(ended: SimpleQueue[T], left: Collection[object]) -> T:
     """The next of the queue. Raises GeneratorExit, as into a generator that is closed, once there is anything in `left`."""
     while not left:
-        with contextlib.suppress(Empty):
+        try:
             return ended.get(timeout=LOOK_FOR_LEAVING)
+        except Empty:
+            continue
     raise GeneratorExit("left early")
 
 

@@ -74,13 +74,12 @@ class ShardReader(Generic[T]):
             try:
                 for item, offset in items:
                     count += 1
-                    is_bad = isinstance(item, Exception)
-                    if is_bad:
-                        self._skips.skip(file.uri, item)  # type: ignore[arg-type]
+                    if isinstance(item, Exception):
+                        self._skips.skip(file.uri, item)
                     if iteration == self._num_begun:
                         self._position = (index + 1, 0, count) if offset is None else (index, offset, count)
-                    if not is_bad:
-                        yield item  # type: ignore[misc]
+                    if not isinstance(item, Exception):
+                        yield item
             finally:
                 items.close()
                 file.close()
