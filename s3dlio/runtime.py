@@ -1,8 +1,9 @@
 """What a process owns: I/O threads, the async twins, and what a forked child must drop.
 
-Two pools, because a pool must never wait on itself: `io` runs leaf requests only, `calls` runs whole verbs for the
-async twins. Their threads are daemons, made when needed and at most `limit` of them, so that an exit never waits for a
-stalled disk or server. A ^C waits for the requests that run, each of which has its own bound, and begins no others.
+Several pools, because a pool must never wait on itself: `io` runs leaf requests only, `calls` whole verbs for the async
+twins, and `decoders` compute, as many as pay. Their threads are daemons, made when needed and at most `limit` of them, so
+that an exit never waits for a stalled disk or server. A ^C waits for the requests that run, each of which has its own bound,
+and begins no others.
 """
 
 from __future__ import annotations
@@ -28,11 +29,24 @@ from typing import Any, ParamSpec, TypeVar
 from . import config
 from .errors import S3dlioError
 
-__all__ = ["PATIENCE", "Threads", "after_fork", "calls", "check_owner", "each", "inherited", "io", "twin", "when_collected"]
+__all__ = [
+    "PATIENCE",
+    "Threads",
+    "after_fork",
+    "calls",
+    "check_owner",
+    "decoders",
+    "each",
+    "inherited",
+    "io",
+    "twin",
+    "when_collected",
+]
 
 EXIT_TIMEOUT = 10.0
 LOOK_AGAIN = 0.05  # seconds between two looks at what still runs
 LOOK_FOR_LEAVING = 0.25  # seconds between two looks at whether another thread has ended the whole
+MOST_DECODERS = 4  # each keeps what its allocator had for one thing, for the next one
 PATIENCE = 0.5  # seconds that leaving early waits for requests that run and whose memory is their own
 
 log = logging.getLogger("s3dlio")
@@ -134,6 +148,7 @@ def _fulfil(future: Future[T], task: Callable[[], T]) -> None:
 
 io = Threads("io", lambda: config.snapshot().worker_threads)
 calls = Threads("call", lambda: 64)
+decoders = Threads("decode", lambda: min(MOST_DECODERS, os.cpu_count() or 1))
 
 
 def each(

@@ -17,13 +17,13 @@ import numpy as np
 from .. import config
 from ..errors import ConfigError
 from ..view import BytesView, copy_of
-from . import parquet_read as reading
 from .bad_samples import OnError, checked_on_error
 from .epochs import Epochs
 from .iterators import AsyncItems
 from .options import LARGEST, true_or_false, whole_number
 from .order import Deal, Order
 from .parquet_arrays import to_numpy
+from .parquet_decode import decoded, to_ipc
 from .parquet_read import Cut, RowGroups
 from .parquet_stream import RowGroupItems, arrivals
 from .state import checked_state, state_of
@@ -113,11 +113,11 @@ def _raw(cut: Cut) -> ParquetItem:
 
 
 def _arrow(cut: Cut) -> ParquetItem:
-    return ParquetItem.of(reading.to_ipc(reading.decoded(cut), cut.index.uri), cut.row_group)
+    return ParquetItem.of(to_ipc(decoded(cut), cut.index.uri), cut.row_group)
 
 
 def _batch(cut: Cut) -> ParquetBatch:
-    return ParquetBatch(reading.decoded(cut), cut.index.uri, cut.row_group)
+    return ParquetBatch(decoded(cut), cut.index.uri, cut.row_group)
 
 
 _RANGES: Mapping[str, tuple[int, int | None]] = {

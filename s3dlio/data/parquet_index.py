@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -21,14 +22,14 @@ from ..loading import gate
 from ..runtime import after_fork
 from ..storage.base import ObjectInfo, Read, ReadResult, Store
 from ..view import empty
-from .parquet_footer import MAGIC, TAIL_BYTES, Footer
+from .parquet_footer import MAGIC, TAIL_BYTES, Chunk, Footer
 
 __all__ = ["FileIndex", "Version", "cache", "check_version", "find", "indexes", "pyarrow", "replaced", "version_of"]
 
 CACHE_BYTES = 256 * MIB
 WEIGHT = 6  # memory of a parsed footer, as a multiple of its length
 FOOTERS_IN_FLIGHT = 16
-LIKELY_BYTES, LIKELY_SHARE = 128 * 1024, 64  # footers are seldom longer than this, and than this part of their file
+LIKELY_BYTES, LIKELY_SHARE = 128 * 1024, 512  # footers are seldom longer than this, and than this part of their file
 _ENCRYPTED = b"PARE"
 
 
@@ -99,17 +100,36 @@ class FileIndex:
 
     @cached_property
     def footer(self) -> Footer:
-        """The footer, ready to be cut into row groups."""
-        try:
+        """The footer, ready to be cut into row groups. Raises CorruptDataError where it names data that cannot be there."""
+        with self._naming_the_file():
             footer = Footer(self._footer)
+        for number, num_rows in enumerate(self.num_rows):
+            if num_rows:  # without rows they may be said to begin at byte 0
+                self._check_places(self.metadata.row_group(number))
+        return footer
+
+    def _check_places(self, group: Any) -> None:
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.file_path:
+                raise S3dlioError(f"cannot read {self.uri}: its columns are in other files: name those")
+            length, data_page = chunk.total_compressed_size, chunk.data_page_offset
+            start = min(data_page, chunk.dictionary_page_offset or data_page)
+            if length < 1 or start < len(MAGIC) or start + length > self.data_end:
+                where = f"{length} bytes from {start} on"
+                raise CorruptDataError(f"{self.uri} is damaged: it has no {where}, which its footer names as data")
+
+    def chunks(self, row_group: int, leaves: Sequence[int] | None) -> list[Chunk]:
+        """The column chunks of `leaves` (None: all) of a row group that has rows."""
+        footer = self.footer
+        with self._naming_the_file():
+            return footer.chunks(row_group, leaves)
+
+    @contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        try:
+            yield
         except ValueError as exc:
             raise S3dlioError(f"cannot read {self.uri}: {exc}") from exc
-        for group in footer.row_groups:
-            for chunk in group.chunks if group.num_rows else ():  # without rows they may be said to begin at byte 0
-                if chunk.length < 1 or chunk.start < len(MAGIC) or chunk.start + chunk.length > self.data_end:
-                    where = f"{chunk.length} bytes from {chunk.start} on"
-                    raise CorruptDataError(f"{self.uri} is damaged: it has no {where}, which its footer names as data")
-        return footer
 
 
 def _unpickled(uri: str, facts: tuple[Any, ...], footer: bytes) -> FileIndex:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any
 
@@ -160,9 +160,7 @@ class PyParquetIndex:
         """(offset, length) of the bytes from the first to the last wanted column chunk of a row group."""
         index = self._file(uri)
         _check_row_group(index, rg_idx)
-        chunks: Sequence[Any] = index.footer.row_groups[rg_idx].chunks
-        leaves = leaves_of(index, self._columns)
-        wanted = chunks if leaves is None else [chunks[leaf] for leaf in leaves]
+        wanted = index.chunks(rg_idx, leaves_of(index, self._columns))
         start = min(chunk.start for chunk in wanted)
         return start, max(chunk.start + chunk.length for chunk in wanted) - start
 

@@ -17,17 +17,18 @@ import numpy as np
 
 from .. import objects, runtime
 from ..config import Options
-from ..errors import ChangedError, CorruptDataError, S3dlioError
+from ..errors import ChangedError, S3dlioError
 from ..storage.base import ObjectInfo, Read, ReadResult, Store
 from ..transfer import plan
-from ..view import BytesView, empty, fresh
+from ..view import empty
 from .parquet_columns import Columns, SchemaOf, expression_of, leaves_of, row_groups_of
+from .parquet_decode import spare
 from .parquet_footer import MAGIC
 from .parquet_index import FileIndex, check_version, find, indexes, pyarrow, replaced
 from .parquet_room import Room
 from .turns import InTurn
 
-__all__ = ["Cut", "Layout", "RowGroups", "decoded", "layout_of", "outcomes", "stream", "to_ipc"]
+__all__ = ["Cut", "Layout", "RowGroups", "layout_of", "outcomes", "stream"]
 
 GAP_BYTES = 32 * 1024  # between two chunks: cheaper to read over than to ask twice
 
@@ -49,11 +50,15 @@ class Layout(NamedTuple):
     footer: bytes
     decoded_bytes: int
 
+    @property
+    def num_bytes(self) -> int:
+        """The length of the file."""
+        return self.end + len(self.footer)
+
 
 def layout_of(index: FileIndex, row_group: int, leaves: Sequence[int] | None) -> Layout:
     """How the `leaves` (None: all columns) of a row group become a file."""
-    chunks = index.footer.row_groups[row_group].chunks
-    chosen = chunks if leaves is None else [chunks[leaf] for leaf in leaves]
+    chosen = index.chunks(row_group, leaves)
     spans, end = [], len(MAGIC)
     for start, stop in plan.coalesced(((chunk.start, chunk.start + chunk.length) for chunk in chosen), gap=GAP_BYTES):
         spans.append((start, stop, end))
@@ -62,7 +67,7 @@ def layout_of(index: FileIndex, row_group: int, leaves: Sequence[int] | None) ->
         next(place + chunk.start - start for start, stop, place in reversed(spans) if start <= chunk.start)
         for chunk in chosen
     ]
-    change = None if leaves is None else SchemaOf(leaves, len(chunks))
+    change = None if leaves is None else SchemaOf(leaves, len(index.leaves))
     decoded_bytes = sum(max(chunk.length, chunk.uncompressed) for chunk in chosen)
     return Layout(spans, end, index.footer.cut(row_group, leaves, places, change), decoded_bytes)
 
@@ -74,25 +79,25 @@ class Cut:
     that would stay beside it.
     """
 
-    __slots__ = ("arrival", "index", "is_large", "is_over", "layout", "missing", "row_group", "view")
+    __slots__ = ("arrival", "index", "is_decoded", "is_large", "is_over", "layout", "missing", "row_group", "view")
 
     def __init__(self, index: FileIndex, row_group: int, leaves: Sequence[int] | None, decode: str = "raw") -> None:
         self.index = index
         self.row_group = row_group
         self.layout = layout_of(index, row_group, leaves)
-        num_bytes = self.layout.end + len(self.layout.footer)
-        self.is_large = decode != "raw" and self.layout.decoded_bytes >= LARGE_BYTES
-        self.view = (fresh if self.is_large and decode == "batch" else empty)(num_bytes, index.uri)
+        self.is_decoded = decode != "raw"
+        self.is_large = self.is_decoded and self.layout.decoded_bytes >= LARGE_BYTES
+        self.view = (spare.take if self.is_large else empty)(self.layout.num_bytes, index.uri)
         self.is_over = False  # finished or failed
-        self.arrival: Any = None  # told (`hear`) when one of its reads is heard of
+        self.arrival: Any = None  # told when one of its reads is heard of (`hear`), and when all are here (`land`)
         self.missing: list[int] = []  # a token per read that has not ended
 
     def pieces(self, chunk_bytes: int | None) -> Iterator[_Piece]:
-        """Its reads, cut into pieces of `chunk_bytes` where that is told."""
+        """Its reads, cut into pieces of at least `chunk_bytes` where that is told."""
         pieces = [
             _Piece(self, offset, length, place + offset - start)
             for start, end, place in self.layout.spans
-            for offset, length in (plan.split(start, end, chunk_bytes) if chunk_bytes else [(start, end - start)])
+            for offset, length in (plan.evenly(start, end, chunk_bytes) if chunk_bytes else [(start, end - start)])
         ]
         self.missing = list(range(len(pieces)))
         return iter(pieces)
@@ -110,7 +115,7 @@ class Cut:
         """Add what is not read."""
         memory = memoryview(self.view)
         memory[: len(MAGIC)] = MAGIC
-        memory[self.layout.end :] = self.layout.footer
+        memory[self.layout.end : self.layout.num_bytes] = self.layout.footer
 
 
 class _Piece(NamedTuple):
@@ -308,27 +313,31 @@ def _taken(begun: Cut | S3dlioError, here: dict[int, Future[Any]]) -> Any:
 
 
 def _by_threads(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: int) -> _Ended[T]:
-    """(cut, its finished or failed future) as they end: the thread of the last read of a cut finishes it."""
+    """(cut, its future) as they come, being finished or failed."""
 
-    def fetch(piece: _Piece) -> list[T]:
-        return [finish(piece.cut)] if piece.landed(_result_of(store, piece)) else []
+    def fetch(piece: _Piece) -> Future[T] | None:
+        if piece.landed(_result_of(store, piece)):
+            return _finishing(piece.cut, finish)
+        return None
 
     for piece, result in runtime.each(fetch, feed, window=window, patience=runtime.PATIENCE, left=feed.left):
-        if result:
-            yield piece.cut, _settled(result)
+        if isinstance(result, BaseException):
+            yield piece.cut, _failed(result)
+        elif result is not None:
+            yield piece.cut, result
 
 
 def _by_polling(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: int) -> _Ended[T]:
-    """The same for small reads, which cost less when the calling thread drives them; finishing is left to the threads."""
+    """The same for small reads, which cost less when the calling thread drives them."""
     requests = _Requests(feed, window)
     # The store is allowed one more, so that it asks whenever it wakes up, and hears when all is left.
     for read, result in store.read_many(requests, window=window + 1):
         piece = requests.pieces.pop(read.tag)
         try:
             if piece.landed(result):
-                yield piece.cut, runtime.io.submit(partial(finish, piece.cut))
+                yield piece.cut, _finishing(piece.cut, finish)
         except Exception as exc:
-            yield piece.cut, _settled(exc)
+            yield piece.cut, _failed(exc)
 
 
 def _result_of(store: Store, piece: _Piece) -> ReadResult | BaseException:
@@ -338,12 +347,20 @@ def _result_of(store: Store, piece: _Piece) -> ReadResult | BaseException:
         return exc
 
 
-def _settled(result: list[T] | BaseException) -> Future[T]:
+def _finishing(cut: Cut, finish: Callable[[Cut], T]) -> Future[T]:
+    """A raw row group takes a moment only, any other one a thread that decodes."""
+    if cut.arrival is not None:
+        cut.arrival.land()
+    if cut.is_decoded:
+        return runtime.decoders.submit(partial(finish, cut))
     future: Future[T] = Future()
-    if isinstance(result, BaseException):
-        future.set_exception(result)
-    else:
-        future.set_result(result[0])
+    future.set_result(finish(cut))
+    return future
+
+
+def _failed(error: BaseException) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
     return future
 
 
@@ -352,40 +369,4 @@ def _finished(cut: Cut, *, finish: Callable[[Cut], T], room: Room) -> T:
     with room.taken(cut.layout.decoded_bytes):
         result = finish(cut)
         cut.view = empty(0)  # what was decoded is not kept until its turn
-        if cut.is_large:  # the allocator keeps what was freed for each thread by itself
-            pyarrow().default_memory_pool().release_unused()
     return result
-
-
-def decoded(cut: Cut) -> Any:
-    """The row group as one pyarrow.RecordBatch. The view of the cut is gone afterwards: it is not held beside copies."""
-    arrow = pyarrow()
-    where = f"row group {cut.row_group} of {cut.index.uri}"
-    try:
-        file = arrow.parquet.ParquetFile(arrow.BufferReader(arrow.py_buffer(cut.view)))
-        table = file.read_row_group(0, use_threads=False)
-        del file
-        cut.view = empty(0)
-        batches = table.to_batches()
-        if len(batches) != 1:
-            batches = table.combine_chunks().to_batches()
-    except (arrow.ArrowException, OSError) as exc:
-        raise CorruptDataError(f"cannot decode {where}: {exc}") from exc
-    if len(batches) != 1:
-        raise S3dlioError(f"{where} does not fit into one record batch: write row groups with less text in a column")
-    return batches[0]
-
-
-def to_ipc(batch: Any, uri: str) -> BytesView:
-    """A record batch as the bytes of an Arrow IPC stream: one copy, into memory of the right size."""
-    arrow = pyarrow()
-    counter = arrow.MockOutputStream()
-    _write(counter, batch)
-    view = empty(counter.size(), uri)
-    _write(arrow.FixedSizeBufferWriter(arrow.py_buffer(view)), batch)
-    return view
-
-
-def _write(sink: Any, batch: Any) -> None:
-    with pyarrow().ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)

@@ -43,9 +43,12 @@ class RowGroup:
         if self.heard_at is None:
             self.heard_at = self.clock()
 
-    def finish(self, cut: Cut, finish: Finish) -> Any:
-        """All bytes are here: decode them."""
+    def land(self) -> None:
+        """All bytes are here."""
         self.ended_at = self.clock()
+
+    def finish(self, cut: Cut, finish: Finish) -> Any:
+        """Decode them."""
         item = finish(cut)
         self.decoded_at = self.clock()
         return item

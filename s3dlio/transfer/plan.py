@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
-__all__ = ["coalesced", "part_size", "split"]
+__all__ = ["coalesced", "evenly", "part_size", "split"]
 
 
 def split(start: int, end: int, chunk: int) -> Iterator[tuple[int, int]]:
@@ -13,6 +14,14 @@ def split(start: int, end: int, chunk: int) -> Iterator[tuple[int, int]]:
         stop = min(end, (start // chunk + 1) * chunk)
         yield start, stop - start
         start = stop
+
+
+def evenly(start: int, end: int, smallest: int) -> Iterator[tuple[int, int]]:
+    """Cut [start, end) into (offset, length) pieces of about one length, `smallest` at least if there are several."""
+    count = max(1, (end - start) // smallest)
+    places = [start + (end - start) * number // count for number in range(count + 1)]
+    for place, stop in pairwise(places):
+        yield place, stop - place
 
 
 def part_size(number: int, *, smallest: int, max_parts: int, max_part: int) -> int:
