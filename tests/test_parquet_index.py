@@ -336,7 +336,7 @@ class TestWindow:
         rows = parquet_read.LARGE_BYTES // 8
         content = pa.table({"x": np.random.default_rng(0).integers(0, 1 << 60, 8 * rows)})
         local_place.put("d/a.parquet", file_of(content, rows, compression="none", use_dictionary=False))
-        loader = load(local_place.root + "d/", decode=decode, prefetch=2)
+        loader = load(local_place.root + "d/", decode=decode, prefetch=6)
         first, second = list(loader), list(loader)
         assert joined(tables_of(first, decode)).equals(content)
         assert joined(tables_of(second, decode)).equals(content)
