@@ -7,8 +7,10 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +18,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import s3dlio
-from s3dlio.data import parquet_index, parquet_read
+from s3dlio.data import parquet_decode, parquet_index, parquet_read
 
 from .conftest import LocalPlace, Place, eventually
 from .faults import Fault, FaultServer, failing
@@ -326,6 +328,36 @@ class TestWindow:
         lengths = [_length(request.headers["range"]) for request in faults.asked("GET")[num_footers:]]
         assert 4096 <= min(lengths) <= max(lengths) < 2 * 4096
         assert len(lengths) > 8
+
+    @pytest.mark.parametrize("decode", ["arrow", "batch"])
+    def test_large_row_groups_that_are_kept_keep_their_values_while_memory_is_used_again(
+        self, local_place: LocalPlace, decode: str
+    ) -> None:
+        rows = parquet_read.LARGE_BYTES // 8
+        content = pa.table({"x": np.random.default_rng(0).integers(0, 1 << 60, 8 * rows)})
+        local_place.put("d/a.parquet", file_of(content, rows, compression="none", use_dictionary=False))
+        loader = load(local_place.root + "d/", decode=decode, prefetch=6)
+        first, second = list(loader), list(loader)
+        assert joined(tables_of(first, decode)).equals(content)
+        assert joined(tables_of(second, decode)).equals(content)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_memory_is_used_again_unless_arrow_refers_to_it(monkeypatch: pytest.MonkeyPatch, is_held: bool) -> None:
+    held: list[Any] = []
+    given: list[Any] = []
+
+    def py_buffer(memory: Any) -> Any:
+        buffer = pa.py_buffer(memory)
+        held.extend([buffer] if is_held else [])
+        return buffer
+
+    monkeypatch.setattr(parquet_decode, "pyarrow", lambda: SimpleNamespace(**{**vars(pa), "py_buffer": py_buffer}))
+    monkeypatch.setattr(parquet_decode.spare, "give", given.append)
+    content = pa.table({"x": np.arange(parquet_read.LARGE_BYTES // 8)})
+    s3dlio.put_bytes("memory://kept/a.parquet", file_of(content, content.num_rows, compression="none"))
+    assert rows("memory://kept/").equals(content)
+    assert len(given) == (not is_held)
 
 
 def _length(header: str) -> int:

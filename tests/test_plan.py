@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3dlio.transfer.plan import coalesced, part_size, split
+from s3dlio.transfer.plan import coalesced, evenly, part_size, split
 
 MIB = 1 << 20
 
@@ -19,6 +19,15 @@ def test_pieces_join_to_the_range_and_end_at_multiples_of_the_chunk(start: int, 
     assert [byte for offset, count in pieces for byte in range(offset, offset + count)] == list(range(start, end))
     assert all(1 <= count <= chunk for _, count in pieces)
     assert all((offset + count) % chunk == 0 for offset, count in pieces[:-1])
+
+
+@given(st.integers(0, 10_000), st.integers(1, 10_000), st.integers(1, 3_000))
+def test_even_pieces_join_to_the_range_and_none_is_short(start: int, length: int, smallest: int) -> None:
+    pieces = list(evenly(start, start + length, smallest))
+    assert pieces[0][0] == start
+    assert all(offset + count == following for (offset, count), (following, _) in itertools.pairwise(pieces))
+    assert sum(count for _, count in pieces) == length
+    assert len(pieces) == 1 or all(smallest <= count < 2 * smallest for _, count in pieces)
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 20))), st.integers(0, 10))

@@ -33,6 +33,7 @@ __all__ = ["Cut", "Layout", "RowGroups", "layout_of", "outcomes", "stream"]
 GAP_BYTES = 32 * 1024  # between two chunks: cheaper to read over than to ask twice
 
 SMALL_BYTES = 512 * 1024  # reads shorter than this are driven by the calling thread
+SMALL_AT_ONCE = 4  # times as many of them: while it computes, or waits for a row group to be decoded, it sends none
 
 LARGE_BYTES = 2 * 1024 * 1024  # of such row groups, memory beside the result is saved
 
@@ -273,13 +274,15 @@ def outcomes(
     if isinstance(first, Cut) and first.is_large:  # while one is decoded, it takes the place of two
         prefetch = max(1, prefetch - 1)
     feed = _Feed(itertools.chain([first], cuts), prefetch, options.chunk_bytes if in_ranges else None, left)
-    drive = _by_polling if isinstance(first, Cut) and first.mean_bytes() < SMALL_BYTES else _by_threads
+    window, drive = max(prefetch, options.range_concurrency), _by_threads
+    if isinstance(first, Cut) and first.mean_bytes() < SMALL_BYTES:
+        window, drive = SMALL_AT_ONCE * window, _by_polling
     del first
     here: dict[int, Future[T]] = {}
     while not feed.is_over:  # driven again when all that the window had room for has failed to begin
         room = Room()
         finished = partial(_finished, finish=finish, room=room)
-        ended = drive(store, feed, finished, max(prefetch, options.range_concurrency))
+        ended = drive(store, feed, finished, window)
         try:
             for cut, future in ended:
                 if not cut.is_over:  # of several reads, the first to fail ends it
