@@ -14,6 +14,7 @@ import s3dlio
 import s3dlio.torch
 from s3dlio import BadSampleWarning, ObjectStoreIterableDataset, ObjectStoreMapDataset, PyBytesAsyncDataLoader, PyDataset
 from s3dlio.data.bad_samples import Filler, OnError, Skipped, checked_on_error
+from s3dlio.torch.bad_samples import ROWS, Board
 
 from .conftest import Place, make_place
 from .faults import FaultServer, failing
@@ -170,10 +171,12 @@ class TestObjectLoader:
             faults.s3.put(key, key.encode())
         faults.decide = lambda request: failing(403, "AccessDenied") if request.key == "b" else None
         dataset = PyDataset.from_uris([f"s3://bkt/{key}" for key in "abcd"])
-        batches = iter(PyBytesAsyncDataLoader(dataset, {"on_error": "skip", "batch_size": 4}))
+        loader = PyBytesAsyncDataLoader(dataset, {"on_error": "skip", "batch_size": 4})
+        batches = iter(loader)
         with pytest.raises(PermissionError, match="s3://bkt/b"):
             next(batches)
-        assert [bytes(view) for view in next(batches)] == [b"c", b"d"]
+        assert [bytes(view) for view in next(batches)] == [b"c", b"c", b"d"]  # the first position is not lost with the batch
+        assert [entry["uri"] for entry in loader.stats()["skipped"]] == ["s3://bkt/a"]
 
     def test_a_server_that_fails_for_good_is_skipped_after_its_retries(self, faults: FaultServer, impatient: None) -> None:
         for key in "abc":
@@ -324,6 +327,14 @@ class TestDatasets:
         assert dataset.num_skipped == 399
         assert 10 < len(dataset.skipped) < 399
         assert pickle.loads(pickle.dumps(dataset)).num_skipped == 399
+
+
+def test_a_line_that_two_writers_have_spoiled_is_counted_and_left_out() -> None:
+    board = Board()
+    for name in "ab":
+        board.add(Skipped(name, "reason", ""))
+    board._texts[ROWS - 1, 0] = 0
+    assert (board.num_skipped, board.skipped()) == (2, [Skipped("b", "reason", "")])
 
 
 def no_fourths(view: Any) -> int:

@@ -102,6 +102,19 @@ class TestBadRowGroups:
             (f"{bad}2.parquet", "row group 3", f"{bad}2.parquet"),
         ]
 
+    def test_a_resumed_iteration_looks_back_by_one_row_group_at_a_time(
+        self, local_bad: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        loader = load(local_bad, on_error="skip", prefetch=8)
+        begun: list[int] = []
+        cut = parquet_read.RowGroups.cut
+        monkeypatch.setattr(
+            parquet_read.RowGroups, "cut", lambda groups, number, decode: begun.append(number) or cut(groups, number, decode)
+        )
+        loader.load_state_dict({**loader.state_dict(), "position": 9})
+        assert firsts(loader) == FILLED[9:]
+        assert sorted(begun) == [8, 9, 10, 11]
+
     def test_a_repeated_row_group_shares_no_memory(self, local_bad: str) -> None:
         for decode in ("batch", "arrow"):
             items = list(load(local_bad, on_error="skip", decode=decode))
@@ -225,6 +238,16 @@ class TestBadBatches:
 
 
 class TestEventLoop:
+    def test_of_two_tasks_that_ask_at_once_one_gets_the_item_and_the_other_an_error(self, good: str) -> None:
+        async def ask() -> tuple[list[Any], list[Any]]:
+            items = aiter(load(good))
+            both = await asyncio.gather(anext(items), anext(items), return_exceptions=True)
+            return both, [item async for item in items]
+
+        (first, second), rest = asyncio.run(ask())
+        assert isinstance(second, s3dlio.S3dlioError)
+        assert firsts([first, *rest]) == GOOD
+
     @pytest.mark.parametrize("decode", ["raw", "batch"])
     def test_it_gets_the_same_without_waiting(self, place: Place, decode: str) -> None:
         uri = filled(place, FILES)

@@ -84,6 +84,11 @@ class Filler:
         self._good: tuple[str, Any] | None = None
         self._bad: list[tuple[str, str, Exception]] = []  # that wait for the batch's first good one
 
+    @property
+    def num_waiting(self) -> int:
+        """How many bad ones wait for a good one."""
+        return len(self._bad)
+
     def add(self, uri: str, outcome: Any, part: str = "") -> list[Any]:
         """What became of the next position: a sample, or the exception that it met. Raises what is not to be skipped.
 
@@ -115,8 +120,8 @@ class Filler:
         return copies
 
     def begin_batch(self) -> None:
-        """What came before is of another batch."""
-        self._good, self._before, self._bad = None, None, []
+        """What came before is of another batch. Bad ones of a batch that an error has broken off wait for this one."""
+        self._good = self._before = None
 
     def end_batch(self) -> None:
         """The batch is over. Raises S3dlioError when none of its samples was good."""

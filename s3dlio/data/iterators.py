@@ -17,7 +17,7 @@ from ..view import BytesView
 from .bad_samples import Before, Filler, OnError
 from .options import LoaderOptions, whole_number
 from .stats import Stats, Timed
-from .turns import OneAtATime
+from .turns import OneAtATime, busy
 
 __all__ = ["AsyncItems", "Batches", "Items", "PyObjectDataLoaderSyncIter"]
 
@@ -181,7 +181,7 @@ class PyObjectDataLoaderSyncIter(Items[BytesView]):
             batch.append(self._ready.popleft())
         self._filler.begin_batch()
         try:
-            for _ in range(n - len(batch)):
+            for _ in range(n - len(batch) - self._filler.num_waiting):
                 arrival, outcome = self._next_arrival()
                 batch.extend(self._filler.add(arrival.uri, outcome))
         except StopIteration:
@@ -232,19 +232,29 @@ _END = object()
 
 
 class AsyncItems(AsyncIterator[Any]):
-    """The same items for `async for`. Each wait runs in a thread of the async twins, one at a time."""
+    """The same items for `async for`. Each wait runs in a thread of the async twins, one at a time.
+
+    A second task that asks while the first one waits gets an S3dlioError: else both would be given the same item.
+    """
 
     def __init__(self, items: Items[Any] | Batches) -> None:
         self._items = items
         self._step: Future[Any] | None = None
+        self._is_waited_for = False
         # A thread that waits for an item that nobody wants any more ends within a second.
         weakref.finalize(self, items.left.append, None).atexit = False
 
     async def __anext__(self) -> Any:
         import asyncio  # loaded already, since its loop runs this
 
-        step = self._step = self._step or calls.submit(functools.partial(_pulled, self._items))
-        await asyncio.wrap_future(_end_of(step))  # cancelled, it leaves the step for the next call
+        if self._is_waited_for:
+            raise busy()
+        self._is_waited_for = True
+        try:
+            step = self._step = self._step or calls.submit(functools.partial(_pulled, self._items))
+            await asyncio.wrap_future(_end_of(step))  # cancelled, it leaves the step for the next call
+        finally:
+            self._is_waited_for = False
         self._step = None
         item = step.result()
         if item is _END:

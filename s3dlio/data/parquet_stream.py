@@ -114,12 +114,13 @@ def arrivals(
 class RowGroupItems(Items[Any]):
     """The row groups of one iteration of a ParquetLoader, whose position is counted as they reach the consumer.
 
-    `arrivals` gives those of row group numbers, `order` numbers of positions, `deal` the positions.
+    `arrivals` gives those of row group numbers, and may be told another `prefetch`; `order` gives the numbers of positions,
+    `deal` the positions.
     """
 
     def __init__(
         self,
-        arrivals: Callable[[Iterator[int]], Generator[tuple[RowGroup, Any]]],
+        arrivals: Callable[..., Generator[tuple[RowGroup, Any]]],
         order: Order,
         deal: Deal,
         run: Run,
@@ -130,7 +131,8 @@ class RowGroupItems(Items[Any]):
         numbers = (number for block in deal.blocks() for number in order.samples(block).tolist())
 
         def before() -> Iterator[tuple[str, Any]]:
-            earlier = arrivals(order.samples([position]).item() for position in deal.before(0))
+            passed = (order.samples([position]).item() for position in deal.before(0))
+            earlier = arrivals(passed, prefetch=1)  # mostly the first one is good, and others are on their way already
             return ((arrival.uri, outcome) for arrival, outcome in earlier)
 
         super().__init__(arrivals(numbers), stats, on_error, left, before)

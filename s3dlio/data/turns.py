@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 def busy() -> S3dlioError:
-    """The error of a thread that comes while another one is inside."""
-    return S3dlioError("this iterator is waited for by another thread: use it from one thread at a time")
+    """The error of a thread, or task, that comes while another one is inside."""
+    return S3dlioError("this iterator is waited for by another thread or task: use it from one at a time")
 
 
 class OneAtATime:

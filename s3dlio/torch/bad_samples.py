@@ -13,7 +13,7 @@ from .ranks import current_worker
 
 __all__ = ["Board", "Named", "Skipping", "transform_of"]
 
-ROWS = 64  # one per worker, so that each has one writer; the last one is that of the main process
+ROWS = 64  # one per worker, so that each has one writer as a rule; the last one is that of the main process
 ROW_BYTES = 16 * 1024
 MAX_ERROR = 300
 _COUNT, _LENGTH = range(2)
@@ -46,12 +46,21 @@ class Board:
         """What is known of them, worker by worker."""
         rows = ((row, int(self._numbers[row, _LENGTH])) for row in range(ROWS))
         texts = (bytes(self._texts[row, :length].numpy()) for row, length in rows)
-        return [Skipped(*json.loads(line)) for text in texts for line in text.splitlines()]
+        found = (_parsed(line) for text in texts for line in text.splitlines())
+        return [skipped for skipped in found if skipped is not None]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(
             {name: tensor if tensor.is_shared() else tensor.share_memory_() for name, tensor in state.items()}
         )
+
+
+def _parsed(line: bytes) -> Skipped | None:
+    """None where two workers of one number, of two DataLoaders at once, have written over each other."""
+    try:
+        return Skipped(*json.loads(line))
+    except (TypeError, ValueError):
+        return None
 
 
 class Skipping:
@@ -66,7 +75,7 @@ class Skipping:
 
     @property
     def skipped(self) -> list[Skipped]:
-        """Them, with their errors and what was repeated instead: the first ones of each worker."""
+        """Those samples, with their errors and what was repeated instead: the first ones of each worker."""
         return [] if self._board is None else self._board.skipped()
 
     def _skip(self, on_error: OnError) -> None:
