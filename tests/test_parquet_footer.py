@@ -119,6 +119,11 @@ def test_a_damaged_footer_is_read_or_is_an_error_of_ours(place: int, value: byte
                 assert isinstance(footer.chunks(number, None), list)
 
 
+def test_a_row_group_that_lacks_a_column_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="its footer is damaged"):
+        Footer(FOOTER).chunks(0, [0, 1000])
+
+
 def test_a_footer_that_pyarrow_accepts_and_that_lies_is_noticed() -> None:
     content = file_of(table())
     index = index_of(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -58,3 +59,10 @@ def test_fields_are_taken_as_they_stand(struct: Value, which: int, last: int) ->
     chosen = [number for place, number in enumerate(sorted(fields)) if which >> place & 1]
     values = [(number, fields[number][0], data[fields[number][1] : fields[number][2]]) for number in chosen]
     assert thrift.taken(data, fields, [*chosen, 1000], last) == thrift.joined(values, last)
+
+
+@pytest.mark.parametrize("count", [2**20, 2**61])
+def test_a_list_that_is_longer_than_the_data_costs_no_time(count: int) -> None:
+    booleans = bytes([0x10 | thrift.LIST, 0xF1]) + thrift.integer(count) + thrift.STOP
+    with pytest.raises(IndexError):
+        thrift.skipped_struct(booleans, 0)

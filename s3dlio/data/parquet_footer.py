@@ -58,7 +58,7 @@ def _damage() -> Iterator[None]:
     """Where the footer ends too early, or something that it must have is missing, it is a ValueError."""
     try:
         yield
-    except (IndexError, KeyError) as exc:
+    except (IndexError, KeyError, OverflowError) as exc:
         raise ValueError(f"its footer is damaged ({type(exc).__name__} while it was read)") from exc
 
 
@@ -129,9 +129,9 @@ class Footer:
 
     def chunks(self, row_group: int, columns: Sequence[int] | None) -> list[Chunk]:
         """The chunks of these leaf columns (None: all) of a row group."""
-        places = self.row_groups[row_group].chunks
-        chosen = places if columns is None else [places[column] for column in columns]
         with _damage():
+            places = self.row_groups[row_group].chunks
+            chosen = places if columns is None else [places[column] for column in columns]
             return [self._chunks.get(place) or self._chunks.setdefault(place, self._chunk(place)) for place in chosen]
 
     def _chunk(self, at: int) -> Chunk:

@@ -128,8 +128,10 @@ def _skipped(data: bytes, kind: int, at: int) -> int:
         return skipped_struct(data, at)
     if kind in (LIST, _SET):
         count, kind, at = list_head(data, at)
+        if kind <= _BYTE:
+            return at + count
         for _ in range(count):
-            at = at + 1 if kind <= _BYTE else _skipped(data, kind, at)
+            at = _skipped(data, kind, at)
         return at
     if kind in _FIXED_SIZES:
         return at + _FIXED_SIZES[kind]
