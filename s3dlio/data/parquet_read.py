@@ -1,4 +1,4 @@
-"""Row groups on their way: which bytes of which file, where they land, and how they are decoded.
+"""Row groups on their way: which bytes of which file, where they land, and in which threads they are finished.
 
 A row group lands as a Parquet file of its own: the wanted column chunks, neighbours in one request, go straight to their
 places in one buffer, between the magic and a footer that was made before anything was asked for.
@@ -260,11 +260,12 @@ def outcomes(
     options: Options,
     left: Collection[object] = (),
 ) -> Generator[T | Exception]:
-    """`finish` of row groups, in the order of `cuts`, while further ones are read and finished in the I/O threads.
+    """`finish` of row groups, in the order of `cuts`, while further ones are read, and decoded in threads for that.
 
     What could not be had is its error, at its turn. At most `prefetch` of them are on their way, or here and not yet taken;
-    `cuts` is advanced only as far. Large ones are finished one by one: meanwhile they take their memory twice. Whoever puts
-    something into `left` ends it from another thread, within a second. Raises S3dlioError in a forked child.
+    `cuts` is advanced only as far. While one is decoded it takes its memory twice, so only as many are at once as `Room`
+    allows, and of large ones one less is read ahead. Whoever puts something into `left` ends it from another thread, within
+    a second. Raises S3dlioError in a forked child.
     """
     owner = os.getpid()
     first = _begun(cuts)
