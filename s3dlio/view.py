@@ -28,6 +28,7 @@ from .runtime import after_fork
 
 __all__ = [
     "ALIGNMENT",
+    "Bytes",
     "BytesView",
     "PAGE",
     "POOLED",

@@ -34,6 +34,7 @@ __all__ = [
     "KINDS",
     "Kind",
     "Level",
+    "REQUESTS_IN_FLIGHT",
     "delete_all",
     "delete_checkpoint",
     "directory",

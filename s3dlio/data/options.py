@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,7 @@ class LoaderOptions:
     part_size: int | None = None  # bytes of each further range of a large object
     max_inflight_parts: int | None = None  # ranges of one object at once
     reader_mode: str = "range"  # "sequential": one request per object, however large
-    on_error: OnError = field(default="raise")
+    on_error: OnError = "raise"
 
     @classmethod
     def of(cls, opts: Mapping[str, Any] | None) -> LoaderOptions:

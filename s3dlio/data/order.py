@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Deal", "Order", "Tail", "seed_of_epoch"]
+__all__ = ["Deal", "Indices", "Order", "Tail", "seed_of_epoch"]
 
 Indices: TypeAlias = NDArray[np.int64]
 Tail: TypeAlias = Literal["exact", "pad", "drop"]

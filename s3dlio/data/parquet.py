@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -29,7 +29,15 @@ from .parquet_stream import RowGroupItems, arrivals
 from .state import checked_state, state_of
 from .stats import ParquetStats
 
-__all__ = ["ParquetBatch", "ParquetItem", "ParquetLoader", "ParquetOptions", "create_async_loader"]
+__all__ = [
+    "Decode",
+    "FINISHERS",
+    "ParquetBatch",
+    "ParquetItem",
+    "ParquetLoader",
+    "ParquetOptions",
+    "create_async_loader",
+]
 
 Decode: TypeAlias = Literal["raw", "arrow", "batch"]
 KEYS = ("data", "uri", "rg_idx")
@@ -151,7 +159,7 @@ class ParquetOptions:
     epoch: int = 0
     rank: int = 0
     world_size: int = 1
-    on_error: OnError = field(default="raise")
+    on_error: OnError = "raise"
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> ParquetOptions:

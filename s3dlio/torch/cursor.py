@@ -8,7 +8,7 @@ import torch
 
 from .ranks import current_worker
 
-__all__ = ["Cursor"]
+__all__ = ["Cursor", "MAX_SEED"]
 
 _NAMED, _WAITS, _EPOCH, _START, _USED, _SEED = range(6)
 MAX_SEED = 2**63 - 1

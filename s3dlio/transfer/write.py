@@ -16,7 +16,7 @@ from .checksum import Checksum
 from .compress import Codec, compressed
 from .parts import Parts
 
-__all__ = ["ObjectWriter", "is_one_request", "put"]
+__all__ = ["ObjectWriter", "PART_BYTES", "is_one_request", "put"]
 
 if TYPE_CHECKING:
     from typing import BinaryIO
