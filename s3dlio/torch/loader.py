@@ -112,8 +112,10 @@ class Loader:
         run.ended()
 
     def stats(self) -> dict[str, Any]:
-        """`num_skipped`, and `skipped`, dicts of `uri`, `error` and `repeated`: the bad samples that the dataset's
-        `on_error` let pass, in all workers and epochs, those of batches that are still on their way too.
+        """The bad samples that the dataset's `on_error` let pass: `num_skipped`, and the first ones in `skipped`.
+
+        Each is a dict of `uri`, `error` and `repeated`. They are those of all workers and epochs, and of batches that are
+        still on their way too.
         """
         dataset = self._batches.dataset
         skipped = [entry._asdict() for entry in getattr(dataset, "skipped", ())]

@@ -95,7 +95,7 @@ class StreamNode(BaseNode):  # type: ignore[misc] # torchdata is not typed
 
     @property
     def skipped(self) -> list[Skipped]:
-        """They, with their errors: the first ones."""
+        """Those samples, with their errors: the first ones."""
         return list(getattr(self._stream, "skipped", ()))
 
     def shutdown(self) -> None:

@@ -182,10 +182,10 @@ class Connection:
         return True
 
     def launch(self, opening: Opening) -> bool:
-        """Send the request of an opening. False when the socket did not take all of it."""
+        """Send the request of an opening. False when the socket did not take all of it, or failed."""
         try:
             is_sent = self.sock.send(opening.unsent) == len(opening.unsent)
-        except (OSError, ssl.SSLError):
+        except OSError:  # those of TLS too
             return False
         opening.unsent = b""
         return is_sent

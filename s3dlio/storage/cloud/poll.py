@@ -135,9 +135,11 @@ class _Driver(Generic[T]):
         self._launch(ready)
 
     def _launch(self, ready: list[tuple[_Flight[T], Opening]]) -> None:
+        """Send the requests of these openings; one that does not go out at once goes on as a coroutine."""
         for flight, opening in ready:
             connection = opening.connection
-            if connection is not None and self._wire.launch(opening, self):
+            assert connection is not None
+            if self._wire.launch(opening, self):
                 self._wait(flight, (connection.sock, READ, self._wire.policy.stall_timeout))
             else:
                 flight.opening = None
