@@ -31,6 +31,7 @@ from .small import part, read_part
 
 __all__ = [
     "CheckpointInfo",
+    "DCP",
     "KINDS",
     "Kind",
     "Level",

@@ -13,6 +13,7 @@ from .. import uri as uris
 from ..errors import NotFoundError, S3dlioError
 from ..storage.base import HasUploads, ObjectInfo
 from .catalog import (
+    DCP,
     KINDS,
     CheckpointInfo,
     Level,
@@ -122,7 +123,7 @@ def _left_over(level: Level, before: float) -> builtins.list[str]:
         facts -= {shard.key + FACTS_SUFFIX for shard in manifest.shards}
     groups = [[name, name.removesuffix(FACTS_SUFFIX)] for name in facts]
     if not is_committed(level):
-        groups.append([name for name in level.objects if name.endswith(".distcp")])
+        groups.append([name for name in level.objects if name.endswith(DCP.data_suffix)])
     found = ([name for name in group if name in level.objects] for group in groups)
     return sorted(name for group in found if _is_older(map(level.objects.__getitem__, group), before) for name in group)
 

@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.planner import WriteItem
 
 from ...checkpoint.blocks import ALGORITHM, BLOCK_BYTES
+from ...checkpoint.catalog import DCP
 from ...checkpoint.extents import Extent
 from ...errors import S3dlioError
 
@@ -31,8 +32,7 @@ __all__ = [
     "split_items",
 ]
 
-METADATA = ".metadata"
-DATA_SUFFIX = ".distcp"
+METADATA, DATA_SUFFIX = DCP.commit, DCP.data_suffix
 _OWN_FILE = re.compile(r"__\d+_\d+\.[0-9a-f]{16}\.distcp")
 _FACTS = "s3dlio"  # the attribute of _StorageInfo
 
