@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 def busy() -> S3dlioError:
     """The error of a thread, or task, that comes while another one is inside."""
-    return S3dlioError("this iterator is waited for by another thread or task: use it from one at a time")
+    return S3dlioError("this iterator is waited for by another thread or task: use it from one thread at a time")
 
 
 class OneAtATime:
