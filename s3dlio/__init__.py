@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from .data.iterators import PyObjectDataLoaderSyncIter
     from .data.npy import load_npy, read_npy
     from .data.npz import generate_npz_bytes, load_npz, read_npz
-    from .data.parquet import create_async_loader
-    from .data.parquet_lookup import (
+    from .data.parquet.loader import create_async_loader
+    from .data.parquet.lookup import (
         PyParquetIndex,
         configure_tokio_threads,
         parquet_cache_clear,
@@ -137,8 +137,8 @@ _MODULES = {
     "data.dataset": ("PyDataset",),
     "data.iterators": ("PyObjectDataLoaderSyncIter",),
     "data.stream": ("PyBytesAsyncDataLoader",),
-    "data.parquet": ("create_async_loader",),
-    "data.parquet_lookup": (
+    "data.parquet.loader": ("create_async_loader",),
+    "data.parquet.lookup": (
         *("PyParquetIndex", "configure_tokio_threads", "parquet_cache_clear", "parquet_cache_invalidate"),
         *("parquet_cache_len", "parquet_get_rg", "parquet_rg_row_offsets"),
     ),

@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import s3dlio
-from s3dlio.data import parquet_columns, parquet_index, parquet_read
-from s3dlio.data.parquet_footer import Footer
+from s3dlio.data.parquet import columns as parquet_columns
+from s3dlio.data.parquet import index as parquet_index
+from s3dlio.data.parquet import read as parquet_read
+from s3dlio.data.parquet.footer import Footer
 from s3dlio.storage.base import ObjectInfo
 
 from .parquet_files import file_of, table

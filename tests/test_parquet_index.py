@@ -18,7 +18,9 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import s3dlio
-from s3dlio.data import parquet_decode, parquet_index, parquet_read
+from s3dlio.data.parquet import decode as parquet_decode
+from s3dlio.data.parquet import index as parquet_index
+from s3dlio.data.parquet import read as parquet_read
 
 from .conftest import LocalPlace, Place, eventually
 from .faults import Fault, FaultServer, failing

@@ -19,7 +19,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import s3dlio
 import s3dlio.torch
 from s3dlio import BadSampleWarning
-from s3dlio.data import parquet, parquet_read
+from s3dlio.data.parquet import loader as parquet
+from s3dlio.data.parquet import read as parquet_read
 from s3dlio.storage.cloud import wire
 from s3dlio.torch import ParquetDataset
 from s3dlio.torch.datapipes import ReadObjects

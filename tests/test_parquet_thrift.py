@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from s3dlio.data import parquet_thrift as thrift
+from s3dlio.data.parquet import thrift
 
 Value = tuple[int, bytes]
 """A type, and a value of it."""

@@ -148,17 +148,10 @@ OWN = {
     *(name for name in s3dlio.__all__ if name.endswith("Error")),
 }
 
-FOLDERS = ("checkpoint", "data", "transfer", "storage.cloud")  # without names of their own
+FOLDERS = ("checkpoint", "data", "data.parquet", "transfer", "storage.cloud")  # without names of their own
 MODULES = [
     importlib.import_module(found.name)
     for found in pkgutil.walk_packages(s3dlio.__path__, "s3dlio.")
-    if found.name
-    not in (
-        "s3dlio.checkpoint",
-        "s3dlio.data",
-        "s3dlio.transfer",
-        "s3dlio.storage.cloud",
-    )  # folders without names of their own
     if found.name.removeprefix("s3dlio.") not in FOLDERS
 ]
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 import s3dlio
 import s3dlio.torch
-from s3dlio.data.parquet_arrays import to_numpy
+from s3dlio.data.parquet.arrays import to_numpy
 from s3dlio.torch import ParquetDataset, split_rows, to_tensors
 
 from .conftest import Place

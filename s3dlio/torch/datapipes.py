@@ -21,9 +21,9 @@ from .. import bulk
 from ..data.bad_samples import OnError
 from ..data.keys import KeyList
 from ..data.options import whole_number
-from ..data.parquet import FINISHERS, Decode, ParquetOptions
-from ..data.parquet_read import RowGroups
-from ..data.parquet_stream import arrivals
+from ..data.parquet.arrivals import arrivals
+from ..data.parquet.loader import FINISHERS, Decode, ParquetOptions
+from ..data.parquet.read import RowGroups
 from ..data.shards import ShardReader
 from ..data.tar import TarMember, TarReader, TarSampleReader
 from ..data.tfrecord import TFRecordReader

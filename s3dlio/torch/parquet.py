@@ -11,10 +11,10 @@ import torch
 
 from ..data.bad_samples import OnError
 from ..data.options import callable_or_none
-from ..data.parquet import FINISHERS, ParquetBatch, ParquetOptions
-from ..data.parquet_arrays import to_numpy
-from ..data.parquet_read import RowGroups
-from ..data.parquet_stream import arrivals
+from ..data.parquet.arrays import to_numpy
+from ..data.parquet.arrivals import arrivals
+from ..data.parquet.loader import FINISHERS, ParquetBatch, ParquetOptions
+from ..data.parquet.read import RowGroups
 from .bad_samples import Skipping, transform_of
 from .resumable import DealtStream, tail_of
 

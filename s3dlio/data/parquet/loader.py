@@ -1,7 +1,7 @@
 """`create_async_loader`: row groups of Parquet files as a stream, or whole objects.
 
 A row group is the unit of reading, of shuffling, of sharing between ranks and of resuming. How it is read is told in
-`parquet_read.py`; what is remembered of files, in `parquet_index.py`.
+`read.py`; what is remembered of files, in `index.py`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from .. import config
-from ..errors import ConfigError
-from ..view import BytesView, copy_of
-from .bad_samples import OnError, checked_on_error
-from .epochs import Epochs
-from .iterators import AsyncItems
-from .options import LARGEST, true_or_false, whole_number
-from .order import Deal, Order
-from .parquet_arrays import to_numpy
-from .parquet_decode import decoded, to_ipc
-from .parquet_read import Cut, RowGroups
-from .parquet_stream import RowGroupItems, arrivals
-from .state import checked_state, state_of
-from .stats import ParquetStats
+from ... import config
+from ...errors import ConfigError
+from ...view import BytesView, copy_of
+from ..bad_samples import OnError, checked_on_error
+from ..epochs import Epochs
+from ..iterators import AsyncItems
+from ..options import LARGEST, true_or_false, whole_number
+from ..order import Deal, Order
+from ..state import checked_state, state_of
+from ..stats import ParquetStats
+from .arrays import to_numpy
+from .arrivals import RowGroupItems, arrivals
+from .decode import decoded, to_ipc
+from .read import Cut, RowGroups
 
 __all__ = [
     "Decode",
@@ -102,7 +102,7 @@ class ParquetBatch:
     rg_idx: int
 
     def to_numpy(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The columns by name; see `s3dlio.data.parquet_arrays.to_numpy`."""
+        """The columns by name; see `s3dlio.data.parquet.arrays.to_numpy`."""
         try:
             return to_numpy(self.data)
         except ValueError as exc:
@@ -315,7 +315,7 @@ def create_async_loader(uri: str, opts: Mapping[str, Any] | None = None) -> Any:
         return ParquetLoader(uri, ParquetOptions.from_dict(options))
     if kind is not None:
         raise ConfigError(f"format={kind!r}: it is 'parquet', or is left out for whole objects")
-    from .dataset import PyDataset
-    from .stream import PyBytesAsyncDataLoader
+    from ..dataset import PyDataset
+    from ..stream import PyBytesAsyncDataLoader
 
     return PyBytesAsyncDataLoader(PyDataset(uri), options)

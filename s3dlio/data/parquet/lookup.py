@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any
 
-from .. import config, objects, runtime
-from ..config import MIB
-from ..errors import ChangedError, ConfigError
-from ..uri import parse
-from .parquet import FINISHERS
-from .parquet_columns import Columns, leaves_of
-from .parquet_index import FileIndex, cache, indexes
-from .parquet_read import Cut, stream
+from ... import config, objects, runtime
+from ...config import MIB
+from ...errors import ChangedError, ConfigError
+from ...uri import parse
+from .columns import Columns, leaves_of
+from .index import FileIndex, cache, indexes
+from .loader import FINISHERS
+from .read import Cut, stream
 
 __all__ = [
     "PyParquetIndex",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CorruptDataError, S3dlioError
-from ..view import BytesView, empty, fresh
-from .parquet_index import pyarrow
+from ...errors import CorruptDataError, S3dlioError
+from ...view import BytesView, empty, fresh
+from .index import pyarrow
 
 if TYPE_CHECKING:
-    from .parquet_read import Cut
+    from .read import Cut
 
 __all__ = ["Spare", "decoded", "spare", "to_ipc"]
 

@@ -7,20 +7,20 @@ from collections.abc import Callable, Collection, Generator, Iterator
 from time import perf_counter
 from typing import Any
 
-from .. import config
-from .bad_samples import OnError
-from .epochs import Run
-from .iterators import Items
-from .order import Deal, Order
-from .parquet_read import Cut, RowGroups, outcomes
-from .stats import Stats
+from ... import config
+from ..bad_samples import OnError
+from ..epochs import Run
+from ..iterators import Items
+from ..order import Deal, Order
+from ..stats import Stats
+from .read import Cut, RowGroups, outcomes
 
-__all__ = ["RowGroup", "RowGroupItems", "arrivals"]
+__all__ = ["RowGroupArrival", "RowGroupItems", "arrivals"]
 
 Finish = Callable[[Cut], Any]
 
 
-class RowGroup:
+class RowGroupArrival:
     """A row group on its way, and when, by `clock`, it was asked for, first heard of (None: never), here, and decoded."""
 
     __slots__ = ("asked_at", "clock", "decoded_at", "ended_at", "heard_at", "num_rows", "rg_idx", "size", "uri")
@@ -68,11 +68,11 @@ class _Cuts(Iterator[Cut]):
         self._numbers = numbers
         self._decode = decode
         self._clock = clock
-        self.begun: deque[RowGroup] = deque()  # and not handed out, in order
+        self.begun: deque[RowGroupArrival] = deque()  # and not handed out, in order
 
     def __next__(self) -> Cut:
         number = next(self._numbers)
-        arrival = RowGroup(self._groups, number, self._clock)
+        arrival = RowGroupArrival(self._groups, number, self._clock)
         self.begun.append(arrival)
         cut = self._groups.cut(number, self._decode)
         cut.arrival, arrival.size = arrival, cut.num_bytes
@@ -88,11 +88,11 @@ def arrivals(
     prefetch: int,
     clock: Callable[[], float] = perf_counter,
     left: Collection[object] = (),
-) -> Generator[tuple[RowGroup, Any]]:
+) -> Generator[tuple[RowGroupArrival, Any]]:
     """What is known of each row group, and the item that `finish` makes of it, or the error, in the order of `numbers`.
 
-    `finish` and `decode` go together, as in `parquet.FINISHERS`; `prefetch` and `left` are those of
-    `parquet_read.outcomes`. Nothing is begun before the first one is asked for.
+    `finish` and `decode` go together, as in `loader.FINISHERS`; `prefetch` and `left` are those of
+    `read.outcomes`. Nothing is begun before the first one is asked for.
     """
     cuts = _Cuts(groups, numbers, decode, clock)
 
@@ -120,7 +120,7 @@ class RowGroupItems(Items[Any]):
 
     def __init__(
         self,
-        arrivals: Callable[..., Generator[tuple[RowGroup, Any]]],
+        arrivals: Callable[..., Generator[tuple[RowGroupArrival, Any]]],
         order: Order,
         deal: Deal,
         run: Run,

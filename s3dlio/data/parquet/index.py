@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from .. import listing, runtime
-from .. import uri as uris
-from ..config import MIB
-from ..errors import ChangedError, CorruptDataError, IncompleteReadError, MissingPackageError, NotFoundError, S3dlioError
-from ..loading import gate
-from ..runtime import after_fork
-from ..storage.base import ObjectInfo, Read, ReadResult, Store
-from ..view import empty
-from .parquet_footer import MAGIC, TAIL_BYTES, Chunk, Footer
+from ... import listing, runtime
+from ... import uri as uris
+from ...config import MIB
+from ...errors import ChangedError, CorruptDataError, IncompleteReadError, MissingPackageError, NotFoundError, S3dlioError
+from ...loading import gate
+from ...runtime import after_fork
+from ...storage.base import ObjectInfo, Read, ReadResult, Store
+from ...view import empty
+from .footer import MAGIC, TAIL_BYTES, Chunk, Footer
 
 __all__ = ["FileIndex", "Version", "cache", "check_version", "find", "indexes", "pyarrow", "replaced", "version_of"]
 

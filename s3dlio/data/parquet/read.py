@@ -15,18 +15,18 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from .. import objects, runtime
-from ..config import Options
-from ..errors import ChangedError, S3dlioError
-from ..storage.base import ObjectInfo, Read, ReadResult, Store
-from ..transfer import plan
-from ..view import empty
-from .parquet_columns import Columns, SchemaOf, expression_of, leaves_of, row_groups_of
-from .parquet_decode import spare
-from .parquet_footer import MAGIC
-from .parquet_index import FileIndex, check_version, find, indexes, pyarrow, replaced
-from .parquet_room import Room
-from .turns import InTurn
+from ... import objects, runtime
+from ...config import Options
+from ...errors import ChangedError, S3dlioError
+from ...storage.base import ObjectInfo, Read, ReadResult, Store
+from ...transfer import plan
+from ...view import empty
+from ..turns import InTurn
+from .columns import Columns, SchemaOf, expression_of, leaves_of, row_groups_of
+from .decode import spare
+from .footer import MAGIC
+from .index import FileIndex, check_version, find, indexes, pyarrow, replaced
+from .room import Room
 
 __all__ = ["Cut", "Layout", "RowGroups", "layout_of", "outcomes", "stream"]
 

@@ -7,8 +7,8 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
-from ..errors import ConfigError, S3dlioError
-from .parquet_index import FileIndex, pyarrow
+from ...errors import ConfigError, S3dlioError
+from .index import FileIndex, pyarrow
 
 __all__ = ["Columns", "SchemaOf", "expression_of", "leaves_of", "row_groups_of"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .parquet_index import pyarrow
+from .index import pyarrow
 
 __all__ = ["to_numpy"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
-from .parquet_thrift import (
+from .thrift import (
     BINARY,
     I64,
     LIST,
