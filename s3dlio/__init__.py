@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         S3dlioError,
         ThrottledError,
         UnsafePickleError,
+        UnsupportedError,
     )
     from .objects import (
         delete,
@@ -130,7 +131,7 @@ _MODULES = {
     "errors": (
         *("AccessDeniedError", "ChangedError", "ConfigError", "CorruptDataError", "IncompleteReadError"),
         *("MissingPackageError", "NotEmptyError", "NotFoundError", "OutOfSpaceError", "PreconditionFailedError"),
-        *("S3dlioError", "ThrottledError", "UnsafePickleError"),
+        *("S3dlioError", "ThrottledError", "UnsafePickleError", "UnsupportedError"),
     ),
     "data.bad_samples": ("BadSampleWarning",),
     "data.dataset": ("PyDataset",),
@@ -157,6 +158,14 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 # Other names of the guides for the same class.
 _ALIASES = {"PyBytesView": "BytesView", "PyObjectItem": "BytesView"}
+# What does the work of names of the guides that are not there yet.
+_INSTEAD = {
+    "MultipartUploadWriter": "open_writer",
+    "download": "get_many, or open_reader for large objects",
+    "get_many_stats": "stat_many",
+    "mp_get": "get_many",
+    "upload": "put_many, or open_writer for large files",
+}
 
 __all__ = [
     "AccessDeniedError",
@@ -190,6 +199,7 @@ __all__ = [
     "TarSampleReader",
     "ThrottledError",
     "UnsafePickleError",
+    "UnsupportedError",
     "__version__",
     "configure_s3",
     "configure_tokio_threads",
@@ -269,7 +279,8 @@ def __getattr__(name: str) -> Any:
         with _gate:
             return importlib.import_module(".torch", __name__)
     if name not in _HOMES:
-        raise AttributeError(f"module 's3dlio' has no attribute {name!r}")
+        instead = f" yet: use s3dlio.{_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise AttributeError(f"module 's3dlio' has no attribute {name!r}{instead}")
     with _gate:
         module = importlib.import_module(f".{_HOMES[name]}", __name__)
     value = getattr(module, _ALIASES.get(name, name))

@@ -15,6 +15,7 @@ that `except FileNotFoundError` works as for local files::
         ├── ChangedError               the object was replaced while it was read
         ├── IncompleteReadError        also EOFError: the body ended early and could not be completed
         ├── CorruptDataError           also ValueError: what was read is not what its format or its checksum says
+        ├── UnsupportedError           also NotImplementedError: the store does not know what was asked for
         ├── UnsafePickleError          also pickle.UnpicklingError: weights_only=True refuses what a checkpoint holds
         └── MissingPackageError        also ImportError: an optional package is not installed
 
@@ -41,6 +42,7 @@ __all__ = [
     "S3dlioError",
     "ThrottledError",
     "UnsafePickleError",
+    "UnsupportedError",
     "from_os_error",
 ]
 
@@ -91,6 +93,10 @@ class CorruptDataError(ValueError, S3dlioError):
 
 class UnsafePickleError(pickle.UnpicklingError, S3dlioError):
     """A checkpoint holds more than tensors and plain containers, and was to be loaded with weights_only=True."""
+
+
+class UnsupportedError(NotImplementedError, S3dlioError):
+    """The store does not know what was asked for, such as a conditional write."""
 
 
 class MissingPackageError(ImportError, S3dlioError):

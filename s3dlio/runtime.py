@@ -1,9 +1,9 @@
 """What a process owns: I/O threads, the async twins, and what a forked child must drop.
 
 Several pools, because a pool must never wait on itself: `io` runs leaf requests only, `calls` whole verbs for the async
-twins, and `decoders` compute, as many as pay. Their threads are daemons, made when needed and at most `limit` of them, so
-that an exit never waits for a stalled disk or server. A ^C waits for the requests that run, each of which has its own bound,
-and begins no others.
+twins, `decoders` compute, as many as pay, and `lone_decoder` what is too large for several at once. Their threads are
+daemons, made when needed and at most `limit` of them, so that an exit never waits for a stalled disk or server. A ^C waits
+for the requests that run, each of which has its own bound, and begins no others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from itertools import islice
 from queue import Empty, SimpleQueue
@@ -29,10 +29,24 @@ from typing import Any, ParamSpec, TypeVar
 from . import config
 from .errors import S3dlioError
 
-__all__ = ["PATIENCE", "Threads", "after_fork", "calls", "check_owner", "decoders", "each", "io", "twin", "when_collected"]
+__all__ = [
+    "PATIENCE",
+    "Threads",
+    "after_fork",
+    "calls",
+    "check_owner",
+    "decoders",
+    "each",
+    "inherited",
+    "io",
+    "lone_decoder",
+    "twin",
+    "when_collected",
+]
 
 EXIT_TIMEOUT = 10.0
 LOOK_AGAIN = 0.05  # seconds between two looks at what still runs
+LOOK_FOR_LEAVING = 0.25  # seconds between two looks at whether another thread has ended the whole
 MOST_DECODERS = 4  # each keeps what its allocator had for one thing, for the next one
 PATIENCE = 0.5  # seconds that leaving early waits for requests that run and whose memory is their own
 
@@ -62,7 +76,12 @@ os.register_at_fork(after_in_child=_run_drops)
 def check_owner(owner: int) -> None:
     """Raise S3dlioError in a child that inherited, by a fork, what only the threads and sockets of `owner` go on with."""
     if os.getpid() != owner:
-        raise S3dlioError("this iterator belongs to the process that made it: make a new one in the child")
+        raise inherited()
+
+
+def inherited() -> S3dlioError:
+    """The error of such a child."""
+    return S3dlioError("this iterator belongs to the process that made it: make a new one in the child")
 
 
 class Threads:
@@ -131,18 +150,24 @@ def _fulfil(future: Future[T], task: Callable[[], T]) -> None:
 io = Threads("io", lambda: config.snapshot().worker_threads)
 calls = Threads("call", lambda: 64)
 decoders = Threads("decode", lambda: min(MOST_DECODERS, os.cpu_count() or 1))
+lone_decoder = Threads("decode-large", lambda: 1)
 
 
 def each(
-    function: Callable[[Item], T], items: Iterable[Item], *, window: int, patience: float | None = None
+    function: Callable[[Item], T],
+    items: Iterable[Item],
+    *,
+    window: int,
+    patience: float | None = None,
+    left: Collection[object] = (),
 ) -> Iterator[tuple[Item, T | BaseException]]:
     """Call `function` on every item in the I/O threads and yield (item, result or exception) as they end.
 
     At most `window` items are begun and not yet consumed, and `items` is advanced only as far, so that memory is
     bounded by the window; an iterator that has ended is asked again after each result. When the iterator is left early
     nothing new begins, and what runs is waited for: nobody writes into a caller's buffer after that. Who has no such
-    buffers may tell a `patience`, such as PATIENCE, in seconds: what runs longer then ends by itself. Raises S3dlioError in
-    a forked child, which has none of the threads.
+    buffers may tell a `patience`, such as PATIENCE, in seconds: what runs longer then ends by itself. Another thread that
+    puts something into `left` ends it, by GeneratorExit. Raises S3dlioError in a forked child, which has no such threads.
     """
     pending = iter(items)
     if window == 1:
@@ -169,7 +194,7 @@ def each(
             num_running += 1
         while num_running:
             check_owner(owner)
-            outcome = ended.get()
+            outcome = _first_of(ended, left)
             num_running -= 1
             yield outcome
             del outcome
@@ -183,6 +208,14 @@ def each(
         while running and os.getpid() == owner and time.monotonic() < until:
             with contextlib.suppress(Empty):
                 ended.get(timeout=LOOK_AGAIN)
+
+
+def _first_of(ended: SimpleQueue[T], left: Collection[object]) -> T:
+    """The next of the queue. Raises GeneratorExit, as into a generator that is closed, once there is anything in `left`."""
+    while not left:
+        with contextlib.suppress(Empty):
+            return ended.get(timeout=LOOK_FOR_LEAVING)
+    raise GeneratorExit("left early")
 
 
 def _attempt(function: Callable[[Item], T], item: Item, kind: type[BaseException]) -> T | BaseException:

@@ -6,11 +6,12 @@ leading or a trailing slash are ordinary characters and nothing is decoded, join
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from .errors import ConfigError
 
-__all__ = ["Location", "basename", "parse", "sort_key"]
+__all__ = ["Location", "as_uri", "basename", "parse", "sort_key"]
 
 # How many slash-separated names stand before the key.
 _CONTAINER_PARTS = {"s3": 1, "gs": 1, "az": 2, "memory": 1, "file": 0, "direct": 0}
@@ -36,6 +37,12 @@ class Location(NamedTuple):
     @property
     def uri(self) -> str:
         return self.root + self.key
+
+
+def as_uri(path: str | os.PathLike[str]) -> str:
+    """A URI as it is, and a plain path as one of `file://`."""
+    text = os.fspath(path)
+    return text if "://" in text else f"file://{text}"
 
 
 def parse(uri: str) -> Location:

@@ -26,7 +26,19 @@ from numpy.typing import NDArray
 from . import config
 from .runtime import after_fork
 
-__all__ = ["ALIGNMENT", "BytesView", "PAGE", "POOLED", "as_buffer", "copy_of", "empty", "fresh", "pages", "room"]
+__all__ = [
+    "ALIGNMENT",
+    "BytesView",
+    "PAGE",
+    "POOLED",
+    "as_buffer",
+    "copy_of",
+    "empty",
+    "fresh",
+    "pages",
+    "room",
+    "size_class",
+]
 
 PAGE = 4096
 ALIGNMENT = 64
@@ -221,7 +233,7 @@ class _Pool:
 
     def take(self, num_bytes: int) -> Bytes:
         """`num_bytes` uninitialised bytes that begin at a page."""
-        size = _size_class(num_bytes)
+        size = size_class(num_bytes)
         with self._lock:
             blocks = self._classes.get(size) or OrderedDict[_Block, None]()
             for _ in range(min(len(blocks), self.PROBES)):
@@ -247,7 +259,7 @@ class _Pool:
 
 
 @lru_cache(maxsize=4096)
-def _size_class(num_bytes: int) -> int:
+def size_class(num_bytes: int) -> int:
     """Whole pages, in steps of at most an eighth, so that objects of similar size share blocks."""
     step = max(PAGE, 1 << max(0, num_bytes.bit_length() - 4))
     return -(-num_bytes // step) * step

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import hypothesis
 import pytest
 
+from s3dlio import crc32c
 from s3dlio.storage import memory
 from s3dlio.storage.cloud import retry, wire
 
@@ -32,6 +33,15 @@ SCHEMES = (*EXACT_SCHEMES, "s3")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=20, help="how often a save is killed in the tests of crashes")
+
+
+@pytest.fixture
+def no_crc32c(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if the package crc32c were not installed."""
+    monkeypatch.setitem(sys.modules, "crc32c", None)
+    crc32c.find.cache_clear()
+    yield
+    crc32c.find.cache_clear()
 
 
 @pytest.fixture

@@ -52,3 +52,13 @@ def tables_of(items: Iterable[Any], decode: str) -> list[pa.Table]:
         "batch": lambda item: pa.Table.from_batches([item["data"]]),
     }
     return [readers[decode](item) for item in items]
+
+
+def spoiled(content: bytes, *row_groups: int) -> bytes:
+    """A file whose pages in these row groups cannot be decoded."""
+    metadata = pq.ParquetFile(io.BytesIO(content)).metadata
+    spoilt = bytearray(content)
+    for number in row_groups:
+        start = metadata.row_group(number).column(1).dictionary_page_offset
+        spoilt[start : start + 60] = b"\xff" * 60
+    return bytes(spoilt)

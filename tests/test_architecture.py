@@ -18,7 +18,7 @@ PACKAGE = ROOT / "s3dlio"
 
 # The first segment below s3dlio -> its floor.
 FLOORS = {
-    **dict.fromkeys(("errors", "config", "loading", "uri", "view", "runtime", "progress"), 0),
+    **dict.fromkeys(("errors", "config", "loading", "crc32c", "uri", "view", "runtime", "progress"), 0),
     "storage": 1,
     "transfer": 2,
     **dict.fromkeys(("objects", "buckets", "bulk", "aio", "listing", "writers"), 3),

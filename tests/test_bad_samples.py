@@ -249,6 +249,21 @@ class TestDatasets:
         other.load_state_dict(batches.state_dict())
         assert [batch.tolist() for batch in other] == EXPECTED[step:]
 
+    @pytest.mark.parametrize(("batch_size", "num_taken"), [*((None, taken) for taken in range(20)), (4, 4), (4, 16)])
+    def test_a_resumed_stream_repeats_what_the_whole_epoch_repeats(
+        self, tmp_path: Any, batch_size: int | None, num_taken: int
+    ) -> None:
+        prefix = fill(make_place("file", tmp_path).root, 20)
+
+        def make() -> ObjectStoreIterableDataset:
+            return ObjectStoreIterableDataset(prefix, transform=odd_only, batch_size=batch_size, on_error="skip")
+
+        first, later = make(), make()
+        items = iter(first)
+        taken = [next(items) for _ in range(num_taken)]
+        later.load_state_dict(first.state_dict())
+        assert taken + list(later) == flat(EXPECTED)
+
     @pytest.mark.parametrize("kind", [ObjectStoreMapDataset, ObjectStoreIterableDataset])
     def test_a_batch_is_never_filled_from_the_one_before(self, tmp_path: Any, kind: Any) -> None:
         prefix = fill(make_place("file", tmp_path).root, 12)

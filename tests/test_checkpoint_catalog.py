@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorProperties
 
 import s3dlio
 from s3dlio import errors
@@ -52,11 +56,9 @@ class TestListing:
         save_all(root + "dist/", 1)
         finalize(root + "dist/")
         save_all(root + "half/", 1)
-        place.put("dcp/.metadata", b"x")
-        place.put("dcp/__0_0.distcp", b"12345")
+        put_dcp(place, "dcp/", "__0_0.distcp")
         place.put("uncommitted/__0_0.distcp", b"12345")
-        place.put("hf/model.safetensors.index.json", b"{}")
-        place.put("hf/model-00001.safetensors", b"123")
+        put_hugging_face(place, "hf/")
         place.put("model.safetensors", (2).to_bytes(8, "little") + b"{}")
         place.put("log.txt", b"started\n")
         place.put("empty.pt", b"")
@@ -67,7 +69,7 @@ class TestListing:
         assert sorted(names(root)) == sorted([*singles, "dist/", "dcp/", "hf/"])
         kinds = {found.uri.removeprefix(root): (found.kind, found.size) for found in s3dlio.list_checkpoints(root)}
         assert kinds["dcp/"] == ("dcp", 5)
-        assert kinds["hf/"] == ("huggingface", 3)
+        assert kinds["hf/"] == ("huggingface", 20)
         assert kinds["dist/"][0] == "distributed"
         assert kinds["a.pt"] == ("single", s3dlio.stat(root + "a.pt")["size"])
         assert sorted(names(root, "*.pt")) == ["a.pt"]
@@ -130,6 +132,91 @@ def put_hugging_face(place: Place, folder: str) -> None:
     place.put(folder + INDEX, json.dumps({"weight_map": {"a": PARTS[0], "b": PARTS[1]}}).encode())
 
 
+def put_dcp(place: Place, folder: str, *files: str) -> None:
+    """A checkpoint of files of five bytes, by torch's own classes."""
+    items = {MetadataIndex(f"{name}{end}"): _StorageInfo(name, 0, end) for name in files for end in (3, 5)}
+    place.put(folder + ".metadata", pickle.dumps(Metadata({}, storage_data=items, storage_meta=StorageMeta())))
+    place.put_all([folder + name for name in files], b"12345")
+
+
+class TestCompleteness:
+    @pytest.mark.parametrize("kind", ["dcp", "huggingface"])
+    def test_a_copy_that_lacks_a_file_is_no_checkpoint(self, place: Place, kind: str) -> None:
+        """`.metadata` comes before the data in the order of names, and so in that of most copies."""
+        if kind == "dcp":
+            put_dcp(place, "d/", *PARTS)
+        else:
+            put_hugging_face(place, "d/")
+        content = place.get(f"d/{PARTS[1]}") or b""
+        s3dlio.delete(f"{place.root}d/{PARTS[1]}")
+        assert s3dlio.list_checkpoints(place.root) == s3dlio.list_checkpoints(place.root + "d/") == []
+        s3dlio.keep_last(place.root, 1, stale_after=-5)
+        place.put(f"d/{PARTS[1]}", content)
+        assert [found.kind for found in s3dlio.list_checkpoints(place.root)] == [kind], "keep_last has left the rest alone"
+
+    def test_a_file_of_dcp_that_was_cut_short_is_noticed(self, place: Place) -> None:
+        put_dcp(place, "d/", "__0_0.distcp", "__1_0.distcp")
+        place.put("d/__1_0.distcp", b"1234")
+        assert s3dlio.latest_checkpoint(place.root) is None
+        place.put("d/__1_0.distcp", b"123456")
+        assert s3dlio.latest_checkpoint(place.root) == place.root + "d/"
+
+    def test_metadata_may_name_no_file(self, place: Place) -> None:
+        put_dcp(place, "empty/")
+        assert names(place.root) == ["empty/"]
+
+    def test_metadata_of_a_writer_that_keeps_other_facts_commits_as_it_is(self, place: Place) -> None:
+        facts: list[Any] = ["__0_0.distcp", 5, TensorProperties(), StorageMeta(), _StorageInfo("deeper/file", 0, 5)]
+        items = {MetadataIndex(str(number)): fact for number, fact in enumerate(facts)}
+        place.put("d/.metadata", pickle.dumps(Metadata({}, storage_data=items)))
+        assert names(place.root) == ["d/"]
+
+    @pytest.mark.parametrize(("commit", "content"), [(".metadata", b"x"), (".metadata", pickle.dumps({})), (INDEX, b"{}")])
+    def test_a_damaged_commit_commits_nothing_and_is_told_of(
+        self, commit: str, content: bytes, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        place.put("d/" + commit, content)
+        with caplog.at_level(logging.WARNING, "s3dlio"):
+            assert s3dlio.latest_checkpoint(place.root) is None
+        assert f"{place.root}d/{commit} is damaged" in caplog.text
+
+    def test_nothing_that_metadata_names_is_run(self, place: Place, tmp_path: Path) -> None:
+        class Evil:
+            def __reduce__(self) -> Any:
+                return os.mkdir, (str(tmp_path / "run"),)
+
+        place.put("d/.metadata", pickle.dumps(Metadata({"a": Evil()}, storage_data={})))  # type: ignore[dict-item]
+        assert names(place.root) == ["d/"], "loading it is what fails"
+        assert not (tmp_path / "run").exists()
+
+    def test_a_commit_is_read_once_for_each_version(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        put_dcp(place, "d/", "__0_0.distcp")
+        reads: list[str] = []
+        store = type(open_store(parse(place.root)))
+        read = store.read
+        monkeypatch.setattr(store, "read", lambda self, what: reads.append(what.key) or read(self, what))
+        for _ in range(2):
+            assert names(place.root) == ["d/"]
+        assert len(reads) == 1
+        put_dcp(place, "d/", "__0_1.distcp", "__0_2.distcp")
+        assert names(place.root) == ["d/"]
+        assert len(reads) == 2
+
+    def test_one_that_is_replaced_while_it_is_looked_at_counts(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        put_dcp(place, "d/", "__0_0.distcp")
+        walk = s3dlio.listing.walk  # type: ignore[attr-defined]
+
+        def then_replaced(*args: Any, **options: Any) -> Any:
+            found = list(walk(*args, **options))
+            monkeypatch.setattr("s3dlio.listing.walk", walk)
+            put_dcp(place, "d/", "__0_1.distcp")
+            s3dlio.delete(place.root + "d/__0_0.distcp")
+            return iter(found)
+
+        monkeypatch.setattr("s3dlio.listing.walk", then_replaced)
+        assert names(place.root) == ["d/"]
+
+
 class TestDeleting:
     def test_exactly_the_checkpoint_goes(self, place: Place) -> None:
         save_steps(place.root, 1, 11)
@@ -137,8 +224,7 @@ class TestDeleting:
             save_all(f"{place.root}d{number}/", number)
             finalize(f"{place.root}d{number}/")
         place.put("d1/notes.txt", b"mine")
-        place.put("dcp/.metadata", b"x")
-        place.put("dcp/__0_0.distcp", b"12345")
+        put_dcp(place, "dcp/", "__0_0.distcp")
         place.put("apart/__0.metadata", b"x")
         place.put("apart/__0_0.distcp", b"12345")
         put_hugging_face(place, "hf/")
@@ -181,8 +267,7 @@ class TestDeleting:
                 save_all(place.root + "d/", 1)
                 finalize(place.root + "d/")
             elif kind == "dcp":
-                place.put_all([f"d/__{rank}_0.distcp" for rank in range(3)], b"x")
-                place.put("d/.metadata", b"x")
+                put_dcp(place, "d/", *(f"__{rank}_0.distcp" for rank in range(3)))
             else:
                 put_hugging_face(place, "d/")
             left = stop
@@ -289,8 +374,7 @@ class TestRetention:
         assert sorted(names(root)) == ["d/", "step_1.pt", "step_2.pt"]
 
     def test_a_pattern_leaves_the_prefix_itself_out(self, place: Place) -> None:
-        place.put(".metadata", b"x")
-        place.put("__0_0.distcp", b"12345")
+        put_dcp(place, "", "__0_0.distcp")
         save_steps(place.root, 1, 2)
         assert names(place.root)[0] == ""
         assert names(place.root, "step_*") == ["step_1.pt", "step_2.pt"]

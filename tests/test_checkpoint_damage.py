@@ -12,7 +12,8 @@ import torch
 
 import s3dlio
 from s3dlio import errors
-from s3dlio.torch import dcp, dcp_metadata
+from s3dlio.torch import dcp
+from s3dlio.torch.dcp import metadata
 from s3dlio.torch.safetensors import save_file
 from tests.conftest import Place
 
@@ -98,7 +99,7 @@ def test_a_damaged_checksum_of_metadata_is_damage(tmp_path: Path) -> None:
     for digits in (b"zzzzzzzz", b"\xff" * 8, b" " + data[-7:]):
         path.write_bytes(data[:-8] + digits)
         with pytest.raises(errors.CorruptDataError, match="its checksum differs"):
-            dcp_metadata.load(path.read_bytes(), "file:///d/.metadata")
+            metadata.load(path.read_bytes(), "file:///d/.metadata")
 
 
 @pytest.mark.parametrize("value", [np.arange(3), np.float64(1.5), np.random.RandomState(1).get_state()])

@@ -187,7 +187,7 @@ def test_a_reader_shares_what_no_pipe_before_it_shares(prefix: str) -> None:
 
 def test_nothing_is_read_for_another_worker(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    stream = bulk.stream
+    arrivals = bulk.arrivals
 
     def watched(uris: Any, *, window: int) -> Iterator[Any]:
         def noted() -> Iterator[str]:
@@ -195,9 +195,9 @@ def test_nothing_is_read_for_another_worker(prefix: str, monkeypatch: pytest.Mon
                 asked.append(uri)
                 yield uri
 
-        return stream(noted(), window=window)
+        return arrivals(noted(), window=window)
 
-    monkeypatch.setattr(bulk, "stream", watched)
+    monkeypatch.setattr(bulk, "arrivals", watched)
     pipe: Any = ReadObjects(prefix, prefetch=2)
     pipe.source_datapipe.apply_sharding(4, 1)
     assert [number(view) for view in pipe] == list(range(1, NUM_OBJECTS, 4))

@@ -26,6 +26,7 @@ BUILTINS = {
     "OutOfSpaceError": OSError,
     "IncompleteReadError": EOFError,
     "MissingPackageError": ImportError,
+    "UnsupportedError": NotImplementedError,
 }
 
 

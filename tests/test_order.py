@@ -239,3 +239,22 @@ def test_blocks_are_bounded_however_long_the_epoch() -> None:
 def test_contradictions_of_a_deal_are_errors(wrong: dict[str, int], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         Deal(10, **wrong)
+
+
+@FEW
+@given(sizes, parts, parts, parts, st.sampled_from(["exact", "pad", "drop"]), st.data())
+def test_what_came_before_is_what_was_dealt_before(
+    num_samples: int, batch_size: int, num_ranks: int, num_workers: int, tail: Tail, data: st.DataObject
+) -> None:
+    rank, worker = data.draw(st.integers(0, num_ranks - 1)), data.draw(st.integers(0, num_workers - 1))
+    whole = Deal(num_samples, 0, batch_size, num_ranks, rank, num_workers, worker, tail)
+    dealt = [position for block in whole.blocks() for position in block.tolist()]
+    taken = data.draw(st.integers(0, len(dealt)))
+    assert list(whole.before(taken)) == dealt[:taken][::-1]
+    turns = data.draw(st.integers(0, whole.num_full_steps // num_workers))
+    later = Deal(
+        num_samples, turns * num_workers * whole.step_length, batch_size, num_ranks, rank, num_workers, worker, tail
+    )
+    left = [position for block in later.blocks() for position in block.tolist()]
+    taken = data.draw(st.integers(0, len(left)))
+    assert list(later.before(taken)) == (dealt[: turns * batch_size] + left[:taken])[::-1]

@@ -8,6 +8,7 @@ import pickle
 import textwrap
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -195,6 +196,11 @@ class TestOptions:
             ({"prefetch": 0}, "prefetch=0 is too small: 1"),
             ({"prefetch": "8"}, "prefetch is a whole number"),
             ({"prefetch": True}, "prefetch is a whole number"),
+            ({"prefetch": 10**30}, "prefetch=1.* is too large"),
+            ({"prefetch": np.arange(2)}, "prefetch is a whole number"),
+            ({"decode": ["raw"]}, "decode="),
+            ({"columns": b"x"}, "columns is a list"),
+            ({"on_error": ["skip"]}, "on_error="),
             ({"footer_cap": 0}, "footer_cap=0"),
             ({"columns": "x"}, "columns is a list"),
             ({"columns": []}, "columns is a list"),
@@ -210,6 +216,11 @@ class TestOptions:
     def test_another_format_is_refused(self) -> None:
         with pytest.raises(s3dlio.ConfigError, match="format='csv'"):
             s3dlio.create_async_loader("memory://nowhere/", {"format": "csv"})
+
+    @pytest.mark.parametrize("opts", ["parquet", 3, [("format", "parquet")], True, {"format": ["parquet"]}], ids=str)
+    def test_options_are_a_dict(self, opts: Any) -> None:
+        with pytest.raises(s3dlio.ConfigError, match=r"options of a loader are a dict|format="):
+            s3dlio.create_async_loader("memory://nowhere/", opts)
 
     @pytest.mark.parametrize("column", [8, -1, "no such", "vec", "point.c"])
     def test_a_column_that_does_not_exist_names_the_file_and_those_that_do(self, train: str, column: Any) -> None:

@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 from types import ModuleType
 from typing import Any
 
@@ -197,6 +198,17 @@ def test_a_later_name_is_not_there_yet_or_else_moves_up_in_the_table(name: str) 
 def test_no_name_stands_twice_in_the_table() -> None:
     assert not DONE.keys() & set(LATER)
     assert len(LATER) == len(set(LATER))
+
+
+def test_a_name_that_is_not_there_yet_says_what_to_use() -> None:
+    assert s3dlio._INSTEAD.keys() <= set(LATER)
+    for name in LATER:
+        if "." not in name:
+            with pytest.raises(AttributeError, match=name) as caught:
+                getattr(s3dlio, name)
+            instead = str(caught.value).partition(" yet: use s3dlio.")[2]
+            assert bool(instead) == (name in s3dlio._INSTEAD)
+            assert all(hasattr(s3dlio, word) for word in re.findall(r"\w+_\w+", instead))
 
 
 def test_every_exported_name_is_of_the_guides_or_known_to_be_our_own() -> None:

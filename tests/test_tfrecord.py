@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -260,8 +259,7 @@ def test_a_wrong_index_and_a_damaged_record_are_errors() -> None:
         TFRecordFile(place.root + "a", place.root + "idx")
 
 
-def test_without_crc32c_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "crc32c", None)
+def test_without_crc32c_the_error_names_the_extra(no_crc32c: None) -> None:
     with pytest.raises(MissingPackageError, match=r"s3dlio\[tfrecord\]"):
         TFRecordReader("memory://b/k")
     TFRecordReader("memory://b/k", verify=False)
@@ -298,3 +296,17 @@ def test_damage_is_told_again_and_ends_no_iteration(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(CorruptDataError, match="/a"):
             next(records)
+
+
+def test_iterations_at_once_are_independent_and_the_state_is_that_of_the_later_one(tmp_path: Path) -> None:
+    data = [b"%d" % index for index in range(6)]
+    (tmp_path / "a.tfrecord").write_bytes(file_of(data))
+    reader = TFRecordReader(f"file://{tmp_path}/a.tfrecord")
+    first, second = iter(reader), iter(reader)
+    assert [bytes(next(first)) for _ in range(3)] == data[:3]
+    assert bytes(next(second)) == data[0]
+    assert bytes(next(first)) == data[3]
+    assert reader.state_dict()["num_items"] == 1
+    assert contents(second) == data[1:]
+    assert contents(first) == data[4:]
+    assert reader.state_dict()["num_items"] == 6

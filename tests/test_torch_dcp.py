@@ -14,7 +14,7 @@ import torch
 import torch.distributed.checkpoint as torch_dcp
 
 import s3dlio
-from s3dlio.errors import PreconditionFailedError, S3dlioError
+from s3dlio.errors import ConfigError, PreconditionFailedError, S3dlioError
 from s3dlio.storage import local, memory
 from s3dlio.storage.base import Read, ReadResult
 from s3dlio.storage.cloud import s3
@@ -111,6 +111,9 @@ def test_torch_reads_ours_and_we_read_what_torch_wrote(local_place: LocalPlace) 
     loaded = blank(state)
     dcp.load(loaded, local_place.root + "theirs")
     assert_same(loaded, state)
+    assert {found.uri for found in s3dlio.list_checkpoints(local_place.root)} == {
+        *(f"{local_place.root}{name}/" for name in ("ours", "theirs"))
+    }
 
 
 def test_a_checkpoint_of_torch_is_read_straight_into_the_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +138,25 @@ def test_torch_itself_can_use_the_writer_and_the_reader(place: Place) -> None:
     torch_dcp.load(loaded, storage_reader=reader)
     assert_same(loaded, state)
     assert [key for key in sorted(place.keys()) if key.startswith("a")] == []
+
+
+def test_nothing_that_is_stored_names_a_module_of_this_package(place: Place) -> None:
+    """So that modules may move, and a machine without the package can read it."""
+    for format, state in (("torch", all_kinds()), ("safetensors", {"weight": torch.ones(3)})):
+        dcp.save(state, f"{place.root}{format}", format=format)
+    stored = {key: place.get(key) or b"" for key in sorted(place.keys())}
+    assert len(stored) > 2
+    assert [key for key, data in stored.items() if b"s3dlio." in data] == []
+
+
+@pytest.mark.parametrize("kind", [StorageReader, StorageWriter])
+def test_torch_is_told_which_places_are_known_here(kind: type[StorageReader | StorageWriter], tmp_path: Path) -> None:
+    known = ["s3://bucket/run", "memory://bucket", tmp_path, "folder"]
+    assert all(map(kind.validate_checkpoint_id, known))
+    assert not any(map(kind.validate_checkpoint_id, ["hdfs://bucket/run", "s3://", 17]))
+    assert kind(tmp_path).checkpoint_id == f"file://{tmp_path}/"
+    with pytest.raises(ConfigError, match="hdfs"):
+        kind("hdfs://bucket/run")
 
 
 def test_one_tensor_of_many_costs_its_own_bytes_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,7 +411,7 @@ class TestFailingSave:
             return results
 
         monkeypatch.setattr(StorageWriter, "_write_file", failing)
-        monkeypatch.setattr("s3dlio.torch.dcp_writer.FILE_BYTES", MIB)
+        monkeypatch.setattr("s3dlio.torch.dcp.writer.FILE_BYTES", MIB)
         with pytest.raises(S3dlioError, match="a thread fails"):
             dcp.save(self.large(), before.root + "last")
 
@@ -426,6 +448,7 @@ def test_an_empty_state_comes_back_as_one(place: Place) -> None:
     dcp.save({}, place.root + "step")
     dcp.load({}, place.root + "step")
     assert place.keys() == ["step/.metadata"]
+    assert s3dlio.latest_checkpoint(place.root) == place.root + "step/"
 
 
 def test_a_checkpoint_that_was_copied_elsewhere_is_complete(s3_place: S3Place, tmp_path: Path) -> None:
@@ -494,7 +517,7 @@ def test_a_tensor_of_more_than_4_gib_has_an_archive_that_others_read(tmp_path: P
     """The raw bytes as a hole in a file: torch and zipfile find the records around it."""
     from zipfile import ZipFile
 
-    from s3dlio.torch.dcp_zip import RawTensor, archive_around, layout_of
+    from s3dlio.torch.dcp.zip import RawTensor, archive_around, layout_of
 
     tensor = RawTensor(torch.uint8, (5, 2**30))
     head, tail = archive_around(tensor)

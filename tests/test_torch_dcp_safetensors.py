@@ -113,7 +113,7 @@ def test_a_save_that_fails_leaves_no_index(place: Place, monkeypatch: pytest.Mon
     def fail(*arguments: object) -> None:
         raise ZeroDivisionError("no more")
 
-    monkeypatch.setattr("s3dlio.torch.dcp_safetensors.write_tensor", fail)
+    monkeypatch.setattr("s3dlio.torch.dcp.safetensors.write_tensor", fail)
     with pytest.raises(CheckpointException, match="no more"):
         save(state(), place.root + "model")
     assert s3dlio.list(place.root) == []

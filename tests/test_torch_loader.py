@@ -214,12 +214,27 @@ def test_a_stream_of_another_package_cannot_be_resumed() -> None:
         ({"drop_last": True, "pad": True}, "contradict"),
         ({"rank": 1}, "world_size=None"),
         ({"rank": 2, "world_size": 2}, "rank=2"),
+        ({"batch_size": 2.5}, "batch_size is a whole number"),
+        ({"batch_size": 10**30}, "batch_size=1"),
+        ({"shuffle": "no"}, "shuffle is True or False"),
+        ({"drop_last": "no"}, "drop_last is True or False"),
+        ({"pad": 1}, "pad is True or False"),
+        ({"seed": 1.5}, "seed is a whole number"),
+        ({"seed": -1}, "seed=-1"),
     ],
 )
 @both_kinds
 def test_contradictions_are_errors(prefix: str, make: Make, wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         make(prefix, **wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"prefetch": 0}, {"prefetch": 1.5}, {"prefetch": 10**30}, {"transform": "decode"}], ids=str
+)
+def test_what_a_stream_cannot_use_is_an_error_at_once(prefix: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        ObjectStoreIterableDataset(prefix, **wrong)
 
 
 @both_kinds

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from s3dlio.errors import ConfigError
-from s3dlio.uri import Location, basename, parse, sort_key
+from s3dlio.uri import Location, as_uri, basename, parse, sort_key
 
 KEYS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
@@ -73,6 +75,11 @@ def test_what_cannot_be_used_says_why(uri: str, why: str) -> None:
 def test_what_is_no_string_is_a_type_error(uri: object) -> None:
     with pytest.raises(TypeError, match=type(uri).__name__):
         parse(uri)  # type: ignore[arg-type]
+
+
+def test_a_plain_path_is_a_local_uri() -> None:
+    assert as_uri(Path("a/b")) == as_uri("file://a/b") == "file://a/b"
+    assert as_uri("s3://b/k") == "s3://b/k"
 
 
 @pytest.mark.parametrize(

@@ -223,8 +223,8 @@ class TestThePoolIsBounded:
 
     def test_a_block_wastes_at_most_an_eighth_and_a_page(self) -> None:
         for size in [PAGE, PAGE + 1, 100_000, 1 << 20, (1 << 20) + 1, 148 << 20, (1 << 33) + 1]:
-            assert size <= module._size_class(size) <= size + size // 8 + PAGE
-            assert module._size_class(size) % PAGE == 0
+            assert size <= module.size_class(size) <= size + size // 8 + PAGE
+            assert module.size_class(size) % PAGE == 0
 
     def test_memory_does_not_grow_with_the_number_of_reads(self, pool: module._Pool) -> None:
         for _ in range(100):

@@ -122,3 +122,23 @@ def test_impossible_options_are_refused() -> None:
             ShuffleWindow(range(5), **options)
     with pytest.raises(ValueError):
         ShuffleWindow(range(5), window=1).set_epoch(-1)
+
+
+def test_iterations_at_once_are_independent_and_the_state_is_that_of_the_later_one() -> None:
+    stream, alone = ShuffleWindow(range(50), window=8, seed=3), ShuffleWindow(range(50), window=8, seed=3)
+    epochs = [list(alone), list(alone)]
+    first, second = iter(stream), iter(stream)
+    taken = [next(first) for _ in range(20)]
+    other = [next(second) for _ in range(7)]
+    taken += [next(first) for _ in range(5)]
+    resumed = ShuffleWindow(range(50), window=8, seed=3)
+    resumed.load_state_dict(stream.state_dict())
+    assert other + list(resumed) == epochs[1]
+    assert other + list(second) == epochs[1]
+    assert taken + list(first) == epochs[0]
+
+
+@pytest.mark.parametrize("options", [{"window": 0}, {"window": 2.5}, {"window": "8"}, {"window": 8, "seed": -1}])
+def test_what_cannot_be_is_a_value_error(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(reversed(options))):
+        ShuffleWindow([], **options)

@@ -213,8 +213,7 @@ class TestOptions:
                 create("memory://b/k")
 
 
-def test_without_crc32c_the_checksum_is_named_crc32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("s3dlio.writers.best_algorithm", lambda: "crc32")
+def test_without_crc32c_the_checksum_is_named_crc32(tmp_path: Path, no_crc32c: None) -> None:
     writer = s3dlio.create_filesystem_writer(f"file://{tmp_path}/k")
     writer.write(b"123456789")
     assert writer.finalize()["checksum"] == f"crc32:{zlib.crc32(b'123456789'):08x}"

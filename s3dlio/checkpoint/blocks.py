@@ -5,12 +5,10 @@ CRC-32C (Castagnoli, RFC 3720 appendix B.4), one per MiB: it costs about 0.07 s 
 
 from __future__ import annotations
 
-import functools
 import struct
-from collections.abc import Callable
 
-from ..errors import CorruptDataError, MissingPackageError
-from ..loading import gate
+from ..crc32c import load
+from ..errors import CorruptDataError
 
 __all__ = ["ALGORITHM", "BLOCK_BYTES", "Checksums", "crc32c", "verify"]
 
@@ -19,20 +17,9 @@ BLOCK_BYTES = 1024 * 1024
 _ENTRY_BYTES = 4
 
 
-@functools.cache
-def _implementation() -> Callable[..., int]:
-    try:
-        with gate:
-            import crc32c as package
-    except ImportError as exc:
-        raise MissingPackageError("checksums of checkpoints need crc32c: pip install 's3dlio[torch]'") from exc
-    function: Callable[..., int] = package.crc32c
-    return function
-
-
 def crc32c(data: bytes | memoryview, value: int = 0) -> int:
     """The CRC-32C of `data`, or of what has the checksum `value` followed by `data`."""
-    return _implementation()(data, value)
+    return load("checksums of checkpoints need crc32c", "torch")(data, value)
 
 
 class Checksums:

@@ -6,15 +6,16 @@ import builtins
 import contextlib
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from .. import listing, objects, runtime
 from .. import uri as uris
 from ..errors import CorruptDataError, NotEmptyError, NotFoundError
 from ..storage import open_store
-from ..storage.base import HasDirectories, ObjectInfo, Read, Store
-from ..view import empty
+from ..storage.base import HasDirectories, ObjectInfo, Store
+from . import dcp_files, safetensors
 from .formats import (
     COMPRESSED_HEAD_BYTES,
     END_BYTES,
@@ -26,7 +27,7 @@ from .formats import (
     needs_end,
 )
 from .manifest import FACTS_SUFFIX, MANIFEST_NAME, Manifest
-from .safetensors import files_in
+from .small import part, read_part
 
 __all__ = [
     "CheckpointInfo",
@@ -63,6 +64,11 @@ DISTRIBUTED = Kind("distributed", MANIFEST_NAME, "")  # its manifest tells its d
 DCP = Kind("dcp", ".metadata", ".distcp")
 HUGGING_FACE = Kind("huggingface", "model.safetensors.index.json", ".safetensors")
 KINDS = (DISTRIBUTED, DCP, HUGGING_FACE)
+# What a commit that is no manifest says of its data: the files, and the bytes that each has at least.
+_FILES: dict[str, Callable[[bytes, str], Mapping[str, int]]] = {
+    DCP.commit: dcp_files.files_in,
+    HUGGING_FACE.commit: lambda data, uri: dict.fromkeys(safetensors.files_in(data, uri), 0),
+}
 _COMMIT_OF_RANK = re.compile(r"__\d+\.metadata")  # where ranks save without collectives, each commits its own part
 _NUMBERED = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")  # a part, whether there is an index or not
 
@@ -162,7 +168,7 @@ def is_committed(level: Level) -> bool:
 
 
 def _complete(level: Level, kind: Kind) -> CheckpointInfo | None:
-    """The checkpoint, or None for a distributed one that lacks a shard: somebody is deleting it, or has copied half."""
+    """The checkpoint, or None for one that lacks some of its data: somebody is deleting it, or has copied half."""
     commit = level.objects[kind.commit]
     sizes = [info.size for name, info in level.objects.items() if kind.data_suffix and name.endswith(kind.data_suffix)]
     if kind is DISTRIBUTED:
@@ -173,14 +179,39 @@ def _complete(level: Level, kind: Kind) -> CheckpointInfo | None:
         if any(found.get(shard.key) != shard.size for shard in manifest.shards):
             return None
         sizes = [shard.size for shard in manifest.shards]
+    elif not _has_files(level, kind):
+        return None
     return CheckpointInfo(level.uri, kind.name, sum(sizes), commit.last_modified or 0.0)
+
+
+def _has_files(level: Level, kind: Kind) -> bool:
+    """Are the files there that the commit names, and none of them cut short?"""
+    listed = level.objects[kind.commit].etag
+    try:
+        etag, files = (_files_named if listed else _files_named.__wrapped__)(level.uri, kind.commit, listed)
+    except NotFoundError:
+        return False
+    except CorruptDataError as exc:
+        log.warning("left out of the checkpoints: %s", exc)
+        return False
+    if etag != listed:  # replaced since it was listed, and so were its files
+        level = scan(level.uri)[0]
+    return all(name in level.objects and level.objects[name].size >= num_bytes for name, num_bytes in files.items())
+
+
+@lru_cache(maxsize=64)
+def _files_named(folder: str, commit: str, _: str | None) -> tuple[str | None, Mapping[str, int]]:
+    """The etag of a commit, and the files that it names; read once for each etag that was listed, since it may be large."""
+    store, base = place_of(folder)
+    info, data = read_part(store, base + commit)
+    return info.etag, _FILES[commit](data, folder + commit)
 
 
 def read_manifest(uri: str) -> tuple[Manifest, str | None]:
     """The manifest of the distributed checkpoint `uri`, and its etag. Raises NotFoundError when it has none."""
     place = directory(uri) + MANIFEST_NAME
     store, key = objects.resolve(place)
-    info, data = _read(store, Read(key, 0, None, _destination))
+    info, data = read_part(store, key)
     return Manifest.from_bytes(data, place), info.etag
 
 
@@ -193,15 +224,6 @@ def readable_manifest(level: Level) -> Manifest | None:
     except CorruptDataError as exc:
         log.warning("left out of the checkpoints: %s", exc)
         return None
-
-
-def _destination(_: ObjectInfo, count: int) -> memoryview:
-    return memoryview(empty(count))
-
-
-def _read(store: Store, read: Read) -> tuple[ObjectInfo, bytes]:
-    info, data = store.read(read)
-    return info, data.tobytes()
 
 
 def _singles(level: Level, pattern: str | None) -> Iterator[CheckpointInfo]:
@@ -251,7 +273,7 @@ def _ends(level: Level, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
 
 def _parts(level: Level, parts: Iterable[tuple[str, int, int]]) -> Iterator[tuple[str, bytes]]:
     store, base = place_of(level.uri)
-    reads = (Read(base + name, start, length, _destination) for name, start, length in parts)
+    reads = (part(base + name, start, length) for name, start, length in parts)
     for read, result in store.read_many(reads, window=REQUESTS_IN_FLIGHT):
         if isinstance(result, NotFoundError):
             continue
@@ -310,8 +332,8 @@ def _parts_of_index(level: Level) -> set[str]:
         return {name for name in level.objects if _NUMBERED.fullmatch(name)}
     store, base = place_of(level.uri)
     try:
-        _, index = _read(store, Read(base + HUGGING_FACE.commit, 0, None, _destination))
-        return files_in(index, level.uri + HUGGING_FACE.commit)
+        _, index = read_part(store, base + HUGGING_FACE.commit)
+        return safetensors.files_in(index, level.uri + HUGGING_FACE.commit)
     except (NotFoundError, CorruptDataError) as exc:
         log.warning("files that an index may have named stay: %s", exc)
         return set()

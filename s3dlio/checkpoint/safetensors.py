@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import ChangedError, ConfigError, CorruptDataError
-from ..storage.base import ObjectInfo, Read, Store
-from ..view import empty
+from ..storage.base import ObjectInfo, Store
 from .extents import Extent
+from .small import read_part
 
 __all__ = ["Header", "TensorInfo", "arrange", "files_in", "read_header", "size_of"]
 
@@ -94,26 +94,17 @@ def read_header(store: Store, key: str) -> tuple[Header, ObjectInfo]:
     Raises CorruptDataError when it is no safetensors file or was cut short.
     """
     uri = store.root + key
-    info, data = _read(store, Read(key, 0, FIRST_BYTES, _memory))
+    info, data = read_part(store, key, 0, FIRST_BYTES)
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     if len(data) < _LENGTH_BYTES or length > min(MAX_HEADER_BYTES, info.size - _LENGTH_BYTES):
         raise _damaged(uri, f"{info.size} bytes do not hold a header of {length}")
     end = _LENGTH_BYTES + length
     if len(data) < end:
-        again, rest = _read(store, Read(key, len(data), end - len(data), _memory, info.etag))
+        again, rest = read_part(store, key, len(data), end - len(data), info.etag)
         if (again.etag, again.size, len(rest)) != (info.etag, info.size, end - len(data)):
             raise ChangedError(f"{uri} was replaced while it was read: open it again")
         data += rest
     return _parsed(data[_LENGTH_BYTES:end], info.size - end, uri), info
-
-
-def _memory(_: ObjectInfo, count: int) -> memoryview:
-    return memoryview(empty(count))
-
-
-def _read(store: Store, read: Read) -> tuple[ObjectInfo, bytes]:
-    info, data = store.read(read)
-    return info, data.tobytes()
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

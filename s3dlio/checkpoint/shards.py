@@ -13,14 +13,15 @@ from types import TracebackType
 from .. import config, objects
 from .. import uri as uris
 from ..errors import ConfigError, CorruptDataError, NotFoundError, PreconditionFailedError, S3dlioError
-from ..storage.base import ObjectInfo, Page, Read
+from ..storage.base import ObjectInfo, Page
 from ..transfer.checksum import Checksum, best_algorithm, parsed
 from ..transfer.compress import Codec
 from ..transfer.write import ObjectWriter
-from ..view import empty
 from .catalog import REQUESTS_IN_FLIGHT, delete_all, directory, place_of, read_manifest
 from .checked import CheckedReader
 from .manifest import FACTS_SUFFIX, MANIFEST_NAME, Manifest, Shard, key_of
+from .publish import publish
+from .small import part
 
 __all__ = ["ShardWriter", "commit", "new_save_id", "open_shard", "remember_save_id"]
 
@@ -166,9 +167,9 @@ def commit(base_uri: str, *, world_size: int, save_id: str | None, timeout: floa
 
 def _publish(base: str, manifest: Manifest, previous: Manifest | None, etag: str | None) -> None:
     store, prefix = place_of(base)
-    data = memoryview(manifest.to_bytes())
     try:
-        store.put(prefix + MANIFEST_NAME, data, if_absent=etag is None and previous is None, if_match=etag, durable=True)
+        is_first = etag is None and previous is None
+        publish(store, prefix + MANIFEST_NAME, manifest.to_bytes(), is_first=is_first, etag=etag)
     except PreconditionFailedError:  # by another process, or by the first try of this one, whose answer was lost
         current, _ = _previous(base)
         if current != manifest:
@@ -262,7 +263,7 @@ class _Gathering:
     def _read(self, here: Mapping[str, ObjectInfo], names: Sequence[str]) -> Iterator[tuple[str, Shard]]:
         """Facts, each version of them read once; what has vanished meanwhile is left out."""
         new = [name for name in names if (name, here[name].etag) not in self._known]
-        reads = (Read(self._prefix + name, 0, None, _destination) for name in new)
+        reads = (part(self._prefix + name) for name in new)
         for read, result in self._store.read_many(reads, window=REQUESTS_IN_FLIGHT):
             if isinstance(result, NotFoundError):
                 continue
@@ -274,10 +275,6 @@ class _Gathering:
         for name in names:
             if (shard := self._known.get((name, here[name].etag))) is not None:
                 yield name, shard
-
-
-def _destination(_: ObjectInfo, count: int) -> memoryview:
-    return memoryview(empty(count))
 
 
 def open_shard(base: str, shard: Shard, progress: Callable[[int], object] | None = None) -> CheckedReader:

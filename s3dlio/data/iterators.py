@@ -9,56 +9,63 @@ from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import Future
 from time import perf_counter
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 from .. import bulk
 from ..errors import ConfigError
-from ..runtime import after_fork, calls
-from ..transfer.read import Arrival
+from ..runtime import after_fork, calls, inherited
 from ..view import BytesView
-from .bad_samples import Filler
+from .bad_samples import Before, Filler, OnError
 from .options import LoaderOptions
-from .stats import Stats
+from .stats import Stats, Timed
 from .turns import OneAtATime
 
-__all__ = ["AsyncItems", "Batches", "PyObjectDataLoaderSyncIter"]
+__all__ = ["AsyncItems", "Batches", "Items", "PyObjectDataLoaderSyncIter"]
 
-_running: weakref.WeakSet[PyObjectDataLoaderSyncIter] = weakref.WeakSet()
+T = TypeVar("T")
+
+_running: weakref.WeakSet[Items[Any]] = weakref.WeakSet()
 
 
-class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
-    """The objects of one epoch. Made by a `PyBytesAsyncDataLoader`; an item is a `BytesView` with its `.uri`.
+class Items(Iterator[T], Generic[T]):
+    """What came of each position of an epoch, one by one. A failed one raises when it is its turn; then the next one comes.
 
-    A failed object raises when it is its turn, naming its URI; the iteration then goes on with the next one. Use it from
-    one thread at a time: a second one gets an S3dlioError. `close` may be called by another. Left early by whatever way, it
-    drops its requests at once.
+    `arrivals` gives (what is known of it, the item or its error), and takes note of `left`. Use it from one thread at a
+    time: a second one gets an S3dlioError. `close` may be called by another. Left early by whatever way, it drops its
+    requests at once.
     """
 
-    def __init__(self, names: Iterator[str], options: LoaderOptions, stats: Stats, *, in_order: bool) -> None:
+    def __init__(
+        self,
+        arrivals: Generator[tuple[Timed, T | Exception]],
+        stats: Stats,
+        on_error: OnError,
+        left: list[None],
+        before: Before | None = None,
+    ) -> None:
+        self.left = left
         self._stats = stats
-        self._filler = None if options.on_error == "raise" else Filler(options.on_error, stats.skipped)
-        self._ready: deque[BytesView] = deque()  # what the filler gave
-        self._postponed: Exception | None = None  # raised when the good items before it were handed out
+        self._filler = None if on_error == "raise" else Filler(on_error, stats.tally.add, before)
+        self._ready: deque[T] = deque()  # what the filler gave
         self._fatal: BaseException | None = None  # what ended the iteration itself
         self._guard = OneAtATime()
-        self.left: list[None] = []
-        self._arrivals = bulk.arrivals(
-            names,
-            window=options.prefetch,
-            in_order=in_order,
-            options=options.of_reads(),
-            clock=stats.clock,
-            left=self.left,
-        )
+        self._arrivals = arrivals
         _running.add(self)
 
-    def __next__(self) -> BytesView:
+    def __next__(self) -> T:
+        item = self.pull()
+        self.delivered()
+        return item
+
+    def pull(self) -> T:
+        """The next item, for somebody who hands it on and then says that it was `delivered`."""
         with self._guard:
             return self._next()
 
-    def _next(self) -> BytesView:
-        if self._postponed is not None:
-            self._raise_postponed()
+    def delivered(self) -> None:
+        """The item that was pulled last has reached the consumer."""
+
+    def _next(self) -> T:
         if self._filler is not None:
             return self._next_filled(self._filler)
         outcome = self._next_arrival()[1]
@@ -66,7 +73,7 @@ class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
             raise outcome
         return outcome
 
-    def _next_arrival(self) -> tuple[Arrival, BytesView | Exception]:
+    def _next_arrival(self) -> tuple[Timed, T | Exception]:
         stats = self._stats
         stats.entered = perf_counter()
         try:
@@ -86,15 +93,56 @@ class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
             self._fatal = exc
         return self._fatal or exc
 
-    def _next_filled(self, filler: Filler) -> BytesView:
+    def _next_filled(self, filler: Filler) -> T:
         while not self._ready:
             try:
                 arrival, outcome = self._next_arrival()
             except StopIteration:
                 filler.end_batch()
                 raise
-            self._ready.extend(filler.add(arrival.uri, outcome))
+            self._ready.extend(filler.add(arrival.uri, outcome, getattr(arrival, "part", "")))
         return self._ready.popleft()
+
+    def close(self) -> None:
+        """Stop: drop all requests and their connections. From another thread it takes effect within a second."""
+        self.left.append(None)
+        self._stats.ended()
+        with contextlib.suppress(ValueError):  # another thread is inside: it will see for itself
+            self._arrivals.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def orphan(self) -> None:
+        """In a forked child: its requests are those of the parent, so it fails instead of waiting for them."""
+        self._of_parent = self._arrivals  # closing it is not the child's business, and a thread may have been inside
+        self._arrivals = _refusal()
+        self._guard = OneAtATime()
+
+
+class PyObjectDataLoaderSyncIter(Items[BytesView]):
+    """The objects of one epoch. Made by a `PyBytesAsyncDataLoader`; an item is a `BytesView` with its `.uri`.
+
+    A failed object raises when it is its turn, naming its URI; the iteration then goes on with the next one. Use it from
+    one thread at a time: a second one gets an S3dlioError. `close` may be called by another. Left early by whatever way, it
+    drops its requests at once.
+    """
+
+    def __init__(self, names: Iterator[str], options: LoaderOptions, stats: Stats, *, in_order: bool) -> None:
+        left: list[None] = []
+        arrivals: Generator[tuple[Any, BytesView | Exception]] = bulk.arrivals(
+            names, window=options.prefetch, in_order=in_order, options=options.of_reads(), clock=stats.clock, left=left
+        )
+        super().__init__(arrivals, stats, options.on_error, left)
+        self._postponed: Exception | None = None  # raised when the good items before it were handed out
+
+    def _next(self) -> BytesView:
+        if self._postponed is not None:
+            self._raise_postponed()
+        return super()._next()
 
     def _raise_postponed(self) -> None:
         error, self._postponed = self._postponed, None
@@ -143,28 +191,9 @@ class PyObjectDataLoaderSyncIter(Iterator[BytesView]):
             raise
         self._filler.end_batch()
 
-    def close(self) -> None:
-        """Stop: drop all requests and their connections. From another thread it takes effect within a second."""
-        self.left.append(None)
-        self._stats.ended()
-        with contextlib.suppress(ValueError):  # another thread is inside: it will see for itself
-            self._arrivals.close()
-
-    def __enter__(self) -> PyObjectDataLoaderSyncIter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def orphan(self) -> None:
-        """In a forked child: its requests are those of the parent, so it fails instead of waiting for them."""
-        self._of_parent = self._arrivals  # closing it is not the child's business, and a thread may have been inside
-        self._arrivals = _refusal()
-        self._guard = OneAtATime()
-
 
 def _refusal() -> Generator[Any]:
-    raise RuntimeError("this iteration was begun in the parent process: begin another one here")
+    raise inherited()
     yield
 
 
@@ -191,6 +220,11 @@ class Batches(Iterator[list[BytesView]]):
             raise StopIteration
         return batch
 
+    pull = __next__
+
+    def delivered(self) -> None:
+        """Nobody counts batches."""
+
     def close(self) -> None:
         """Stop, as `PyObjectDataLoaderSyncIter.close` does."""
         self._items.close()
@@ -202,7 +236,7 @@ _END = object()
 class AsyncItems(AsyncIterator[Any]):
     """The same items for `async for`. Each wait runs in a thread of the async twins, one at a time."""
 
-    def __init__(self, items: PyObjectDataLoaderSyncIter | Batches) -> None:
+    def __init__(self, items: Items[Any] | Batches) -> None:
         self._items = items
         self._step: Future[Any] | None = None
         # A thread that waits for an item that nobody wants any more ends within a second.
@@ -211,17 +245,25 @@ class AsyncItems(AsyncIterator[Any]):
     async def __anext__(self) -> Any:
         import asyncio  # loaded already, since its loop runs this
 
-        step = self._step = self._step or calls.submit(functools.partial(next, self._items, _END))
+        step = self._step = self._step or calls.submit(functools.partial(_pulled, self._items))
         await asyncio.wrap_future(_end_of(step))  # cancelled, it leaves the step for the next call
         self._step = None
         item = step.result()
         if item is _END:
             raise StopAsyncIteration
+        self._items.delivered()
         return item
 
     async def aclose(self) -> None:
         """Stop, as `PyObjectDataLoaderSyncIter.close` does."""
         self._items.close()
+
+
+def _pulled(items: Items[Any] | Batches) -> Any:
+    try:
+        return items.pull()
+    except StopIteration:
+        return _END
 
 
 def _end_of(step: Future[Any]) -> Future[None]:

@@ -7,11 +7,44 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from .. import config
 from ..errors import ConfigError
 from .bad_samples import OnError, checked_on_error
 
-__all__ = ["LoaderOptions"]
+__all__ = ["LARGEST", "LoaderOptions", "callable_or_none", "true_or_false", "whole_number"]
+
+LARGEST = 2**31 - 1  # of what counts objects in memory, or ranks
+
+
+def whole_number(name: str, value: Any, smallest: int, largest: int | None = LARGEST) -> int:
+    """`value` as an int. Raises ConfigError when it is no whole number between these."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise ConfigError(f"{name} is a whole number, not {value!r}")
+    if number < smallest:
+        raise ConfigError(f"{name}={number} is too small: {smallest} at least")
+    if largest is not None and number > largest:
+        raise ConfigError(f"{name}={number} is too large: {largest} at most")
+    return number
+
+
+def true_or_false(name: str, value: Any) -> bool:
+    """`value` as a bool: no text, which would count as True. Raises ConfigError."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise ConfigError(f"{name} is True or False, not {value!r}")
+
+
+def callable_or_none(name: str, value: Any) -> Any:
+    """`value` itself. Raises ConfigError when it is something else than a function or None."""
+    if value is None or callable(value):
+        return value
+    raise ConfigError(f"{name} is a function or None, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +90,12 @@ class LoaderOptions:
         return replace(config.snapshot(), **{name: value for name, value in told.items() if value is not None})
 
 
-def _whole_number(minimum: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise ValueError
-        number = operator.index(value)
-        if number < minimum:
-            raise ValueError
-        return number
-
-    return read
+def _whole_number(smallest: int, largest: int | None = LARGEST) -> Callable[[Any], int]:
+    return lambda value: whole_number("", value, smallest, largest)
 
 
 def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError
-    return value
+    return true_or_false("", value)
 
 
 def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -80,7 +103,7 @@ def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _reader_mode(value: Any) -> str:
-    if value not in ("range", "sequential"):
+    if not isinstance(value, str) or value not in ("range", "sequential"):
         raise ValueError
     return str(value)
 
@@ -92,10 +115,10 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "batch_size": ("int from 1 on, or None", _or_none(_whole_number(1))),
     "drop_last": ("bool", _boolean),
     "shuffle": ("bool", _boolean),
-    "seed": ("int from 0 on", _whole_number(0)),
+    "seed": ("int from 0 on", _whole_number(0, None)),
     "shard_rank": ("int from 0 on", _whole_number(0)),
     "shard_world_size": ("int from 1 on", _whole_number(1)),
-    "part_size": ("int of bytes from 4096 on", _or_none(_whole_number(4096))),
+    "part_size": ("int of bytes from 4096 on", _or_none(_whole_number(4096, None))),
     "max_inflight_parts": ("int from 1 on", _or_none(_whole_number(1))),
     "reader_mode": ("'range' or 'sequential'", _reader_mode),
     "on_error": ("'raise', 'skip' or a function of (uri, error)", checked_on_error),

@@ -11,6 +11,7 @@ number, whatever the number of ranks and workers that made it or that go on from
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -178,14 +179,29 @@ class Deal:
     def blocks(self) -> Iterator[Indices]:
         """The positions of this worker's steps, in order, as arrays of whole steps: about `BLOCK` positions each."""
         step_count = max(1, BLOCK // self.batch_size)
-        within = self.start + self.rank * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
         steps = range(self.worker, self.num_full_steps, self.num_workers)
         for first in range(0, len(steps), step_count):
+            within = self.start + self.rank * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
             some = steps[first : first + step_count]
             numbers = np.arange(some.start, some.stop, some.step, dtype=np.int64)
             yield (numbers[:, np.newaxis] * self.step_length + within).ravel()
         if self.num_full_steps % self.num_workers == self.worker and (tail := self.tail_positions()).size:
             yield tail
+
+    def before(self, taken: int) -> Iterator[int]:
+        """The positions that this worker had before its next one, when `taken` of this deal are taken: the last one first.
+
+        Those before `start` are what it would have had, had the epoch been dealt like this from there backwards.
+        """
+        num_full = len(range(self.worker, self.num_full_steps, self.num_workers)) * self.batch_size
+        yield from reversed(self.tail_positions()[: max(0, taken - num_full)].tolist())
+        for number in itertools.count(1 - min(taken, num_full)):
+            step, within = divmod(-number, self.batch_size)
+            position = self.start + self.rank * self.batch_size + within
+            position += (self.worker + step * self.num_workers) * self.step_length
+            if position < 0:
+                return
+            yield position
 
     def position_after(self, num_steps: int) -> int:
         """The global position when every rank has taken `num_steps` steps."""

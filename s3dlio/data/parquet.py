@@ -6,8 +6,9 @@ A row group is the unit of reading, of shuffling, of sharing between ranks and o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, fields
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -16,13 +17,17 @@ import numpy as np
 from .. import config
 from ..errors import ConfigError
 from ..view import BytesView, copy_of
-from . import parquet_read as reading
+from .bad_samples import OnError, checked_on_error
+from .epochs import Epochs
+from .iterators import AsyncItems
+from .options import LARGEST, true_or_false, whole_number
 from .order import Deal, Order
 from .parquet_arrays import to_numpy
 from .parquet_decode import decoded, to_ipc
 from .parquet_read import Cut, RowGroups
+from .parquet_stream import RowGroupItems, arrivals
 from .state import checked_state, state_of
-from .turns import InTurn
+from .stats import ParquetStats
 
 __all__ = ["ParquetBatch", "ParquetItem", "ParquetLoader", "ParquetOptions", "create_async_loader"]
 
@@ -115,7 +120,14 @@ def _batch(cut: Cut) -> ParquetBatch:
     return ParquetBatch(decoded(cut), cut.index.uri, cut.row_group)
 
 
-_SMALLEST = {"footer_cap": 1, "prefetch": 1, "seed": 0, "epoch": 0, "rank": 0, "world_size": 1}
+_RANGES: Mapping[str, tuple[int, int | None]] = {
+    "footer_cap": (1, None),
+    "prefetch": (1, LARGEST),
+    "seed": (0, None),
+    "epoch": (0, None),
+    "rank": (0, LARGEST),
+    "world_size": (1, LARGEST),
+}
 FINISHERS: Mapping[str, Callable[[Cut], Any]] = {"raw": _raw, "arrow": _arrow, "batch": _batch}
 
 
@@ -125,7 +137,7 @@ class ParquetOptions:
 
     `columns`: leaf numbers from 0, or names. `footer_cap`: bytes read from a file's end at first. `prefetch`: row groups in
     flight, or ready and not yet taken. `filters`: pyarrow's form; row groups whose statistics rule them out are not read.
-    `rank` of `world_size` takes its part of the row groups.
+    `rank` of `world_size` takes its part of the row groups. `on_error`: what happens to a row group that cannot be had.
     """
 
     format: str = "parquet"
@@ -139,6 +151,7 @@ class ParquetOptions:
     epoch: int = 0
     rank: int = 0
     world_size: int = 1
+    on_error: OnError = field(default="raise")
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> ParquetOptions:
@@ -149,24 +162,20 @@ class ParquetOptions:
         return cls(**options)
 
     def __post_init__(self) -> None:
-        for name, smallest in _SMALLEST.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not hasattr(value, "__index__"):
-                raise ConfigError(f"{name} is a whole number, not {value!r}")
-            if value < smallest:
-                raise ConfigError(f"{name}={value} is too small: {smallest} at least")
-        if self.decode not in FINISHERS:
+        for name, (smallest, largest) in _RANGES.items():
+            whole_number(name, getattr(self, name), smallest, largest)
+        if not isinstance(self.decode, str) or self.decode not in FINISHERS:
             raise ConfigError(f"decode={self.decode!r} is none of {', '.join(FINISHERS)}")
-        if not isinstance(self.shuffle, bool):
-            raise ConfigError(f"shuffle is True or False, not {self.shuffle!r}")
+        true_or_false("shuffle", self.shuffle)
         if self.rank >= self.world_size:
             raise ConfigError(f"rank={self.rank} lies outside of [0, world_size={self.world_size})")
+        checked_on_error(self.on_error)
         if self.columns is not None:
             _check_columns(self.columns)
 
 
 def _check_columns(columns: Any) -> None:
-    if isinstance(columns, str) or not hasattr(columns, "__iter__") or not list(columns):
+    if isinstance(columns, str | bytes) or not hasattr(columns, "__iter__") or not list(columns):
         raise ConfigError(f"columns is a list of numbers or names, or None for all of them, not {columns!r}")
     for column in columns:
         if isinstance(column, bool) or not (isinstance(column, str) or hasattr(column, "__index__")):
@@ -176,17 +185,19 @@ def _check_columns(columns: Any) -> None:
 class ParquetLoader:
     """The row groups under a prefix, one item each, read ahead. Made by `create_async_loader`.
 
-    Every iteration that comes to its end ends an epoch; with `shuffle` the next one has another order. Without, it is that
-    of the files' names. A row group that cannot be had raises at its turn, and the next one comes after it. The files are
-    those that were there when the loader was made.
+    Iterating (`for`, `async for`) that comes to its end ends an epoch; with `shuffle` the next one has another order.
+    Without, it is that of the files' names. A row group that cannot be had raises at its turn, and the next one comes after
+    it; with `on_error="skip"` a copy of a good one stands in its place. The files are those that were there when the loader
+    was made. Several iterations may run at once: position and `stats()` are those of the one that was begun last.
     """
 
     def __init__(self, uri: str, options: ParquetOptions) -> None:
         self.options = options
         self.groups = RowGroups(uri, columns=options.columns, footer_cap=options.footer_cap, filters=options.filters)
         self._seed = int(options.seed)
-        self._epoch = int(options.epoch)
-        self._start = self._position = 0
+        self._epochs = Epochs(int(options.epoch))
+        self._stats = ParquetStats()
+        self._running: weakref.WeakSet[RowGroupItems] = weakref.WeakSet()
         self._deal()
 
     def _deal(self, start: int = 0) -> Deal:
@@ -199,37 +210,52 @@ class ParquetLoader:
     @property
     def epoch(self) -> int:
         """The running epoch, or the next one between epochs."""
-        return self._epoch
+        return self._epochs.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; nothing happens when it is the current one."""
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch} must not be negative")
-        if epoch != self._epoch:
-            self._epoch, self._start, self._position = epoch, 0, 0
+        self._epochs.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        start, self._start = self._start, 0
-        self._position = start
-        deal = self._deal(start)
-        order = Order(len(self.groups), self.options.shuffle, self._seed, self._epoch)
-        numbers = (number for block in deal.blocks() for number in order.samples(block).tolist())
-        items = reading.outcomes(
-            self.groups.store(),
-            map(partial(self.groups.cut, decode=self.options.decode), numbers),
-            FINISHERS[self.options.decode],
-            prefetch=self.options.prefetch,
-            options=config.snapshot(),
-        )
-        return InTurn(self._counted(items, deal))
+        return self._begin()
 
-    def _counted(self, outcomes: Iterator[Any], deal: Deal) -> Generator[Any]:
-        for num_steps, outcome in enumerate(outcomes, 1):
-            if not isinstance(outcome, Exception):  # a state that is taken after an error begins with what has failed
-                self._position = deal.position_after(num_steps)
-            yield outcome
-            del outcome
-        self._epoch, self._position = self._epoch + 1, 0
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """The same items without blocking the event loop.
+
+        A cancelled wait loses nothing: who asks again gets the item that was waited for, and no state counts it before.
+        """
+        return AsyncItems(self._begin())
+
+    def _begin(self) -> RowGroupItems:
+        options, run, left = self.options, self._epochs.begin(), list[None]()
+        order, stats = Order(len(self.groups), options.shuffle, self._seed, run.epoch), ParquetStats()
+        coming = partial(
+            arrivals,
+            self.groups,
+            finish=FINISHERS[options.decode],
+            decode=options.decode,
+            prefetch=options.prefetch,
+            clock=stats.clock,
+            left=left,
+        )
+        items = RowGroupItems(coming, order, self._deal(run.start), run, stats, options.on_error, left)
+        self._stats = stats
+        self._running.add(items)
+        return items
+
+    def stats(self) -> dict[str, Any]:
+        """Where the time of the epoch that was begun last went, so far.
+
+        The keys are those of `PyBytesAsyncDataLoader.stats`, with a row group for an object and the bytes that were read for
+        it; besides, `rows`, `waiting_for_decoding_seconds` and `decoding_seconds_per_object`, and `dominant` may be
+        `"decoding"`. In `skipped`, `uri` is the file, and `error` begins with the row group.
+        """
+        return self._stats.report()
+
+    def close(self) -> None:
+        """Stop all running iterations; they give no further item, and their epochs are not over."""
+        for items in list(self._running):
+            items.close()
 
     def state_dict(self) -> dict[str, int]:
         """(version, seed, epoch, global position, number of row groups) after the last item that was taken.
@@ -239,8 +265,8 @@ class ParquetLoader:
         return state_of(
             seed=self._seed,
             shuffle=self.options.shuffle,
-            epoch=self._epoch,
-            position=self._position,
+            epoch=self._epochs.epoch,
+            position=self._epochs.position,
             num_samples=len(self.groups),
         )
 
@@ -249,7 +275,15 @@ class ParquetLoader:
         epoch, position = checked_state(state, shuffle=self.options.shuffle, num_samples=len(self.groups))
         self._deal(position)
         self._seed = state["seed"]
-        self._epoch, self._start, self._position = epoch, position, position
+        self._epochs.go_to(epoch, position)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Options, files, and where the next iteration begins; not what runs."""
+        return {**self.__dict__, "_epochs": (self._epochs.epoch, self._epochs.start), "_stats": None, "_running": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        epochs = Epochs(*state["_epochs"])
+        self.__dict__.update(state, _epochs=epochs, _stats=ParquetStats(), _running=weakref.WeakSet())
 
     def __repr__(self) -> str:
         return f"ParquetLoader({self.groups.uri!r}, {len(self.groups)} row groups)"
@@ -265,9 +299,11 @@ def create_async_loader(uri: str, opts: Mapping[str, Any] | None = None) -> Any:
     >>> for item in s3dlio.create_async_loader("s3://bucket/train/", {"format": "parquet", "columns": ["x", "y"]}):
     ...     table = pq.read_table(io.BytesIO(item["data"]))
     """
+    if opts is not None and not isinstance(opts, Mapping):
+        raise ConfigError(f"the options of a loader are a dict, not {type(opts).__name__}")
     options = dict(opts or {})
     kind = options.pop("format", None)
-    if kind == "parquet":
+    if isinstance(kind, str) and kind == "parquet":
         return ParquetLoader(uri, ParquetOptions.from_dict(options))
     if kind is not None:
         raise ConfigError(f"format={kind!r}: it is 'parquet', or is left out for whole objects")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -36,7 +36,7 @@ SMALL_BYTES = 512 * 1024  # reads shorter than this are driven by the calling th
 SMALL_AT_ONCE = 4  # times as many of them: while it computes, or waits for a row group to be decoded, it sends none
 
 LARGE_BYTES = 2 * 1024 * 1024  # of such row groups, memory beside the result is saved
-
+ALONE_BYTES = 24 * 1024 * 1024  # such ones one thread decodes: it finds again what its allocator was given back
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class Cut:
     that would stay beside it.
     """
 
-    __slots__ = ("index", "is_decoded", "is_large", "is_over", "layout", "missing", "row_group", "view")
+    __slots__ = ("arrival", "index", "is_decoded", "is_large", "is_over", "layout", "missing", "row_group", "view")
 
     def __init__(self, index: FileIndex, row_group: int, leaves: Sequence[int] | None, decode: str = "raw") -> None:
         self.index = index
@@ -91,6 +91,7 @@ class Cut:
         self.is_large = self.is_decoded and self.layout.decoded_bytes >= LARGE_BYTES
         self.view = (spare.take if self.is_large else empty)(self.layout.num_bytes, index.uri)
         self.is_over = False  # finished or failed
+        self.arrival: Any = None  # told (`hear`) when one of its reads is heard of
         self.missing: list[int] = []  # a token per read that has not ended
 
     def pieces(self, chunk_bytes: int | None) -> Iterator[_Piece]:
@@ -103,9 +104,14 @@ class Cut:
         self.missing = list(range(len(pieces)))
         return iter(pieces)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are read for it."""
+        return self.layout.end - len(MAGIC)
+
     def mean_bytes(self) -> int:
         """The mean length of its reads."""
-        return (self.layout.end - len(MAGIC)) // len(self.layout.spans)
+        return self.num_bytes // len(self.layout.spans)
 
     def complete(self) -> None:
         """Add what is not read."""
@@ -138,6 +144,8 @@ class _Piece(NamedTuple):
         return self.cut.missing.pop() == 0  # the tokens go down, and taking one is atomic: only the last to end gets 0
 
     def _into(self, _: ObjectInfo, length: int) -> memoryview:
+        if self.cut.arrival is not None:
+            self.cut.arrival.hear()
         return memoryview(self.cut.view)[self.place : self.place + min(length, self.length)]
 
 
@@ -163,6 +171,10 @@ class RowGroups:
         file = int(self._file_of[number])
         return Cut(self.files[file], int(self._row_group_of[number]), self._leaves[file], decode)
 
+    def place_of(self, number: int) -> tuple[str, int]:
+        """The file of one of them, and its number in it."""
+        return self.files[int(self._file_of[number])].uri, int(self._row_group_of[number])
+
     def num_rows(self, number: int) -> int:
         """Rows of one of them."""
         return self.files[int(self._file_of[number])].num_rows[int(self._row_group_of[number])]
@@ -173,9 +185,15 @@ class RowGroups:
 
 
 class _Feed(Iterator[_Piece]):
-    """Pieces, as long as fewer than `window` cuts are begun and not yet handed out; then it pauses, and goes on later."""
+    """Pieces, as long as fewer than `window` cuts are begun and not yet handed out; then it pauses, and goes on later.
 
-    def __init__(self, cuts: Iterator[Cut | S3dlioError], window: int, chunk_bytes: int | None) -> None:
+    Once another thread has put anything into `left`, it ends the whole: by GeneratorExit, as a generator that is closed.
+    """
+
+    def __init__(
+        self, cuts: Iterator[Cut | S3dlioError], window: int, chunk_bytes: int | None, left: Collection[object]
+    ) -> None:
+        self.left = left
         self._cuts = cuts
         self._window = window
         self._chunk_bytes = chunk_bytes
@@ -184,6 +202,8 @@ class _Feed(Iterator[_Piece]):
         self.is_over = False  # there are no further ones
 
     def __next__(self) -> _Piece:
+        if self.left:
+            raise GeneratorExit("left early")
         piece = next(self._pieces, None)
         if piece is not None:
             return piece
@@ -211,14 +231,17 @@ _Ended: TypeAlias = Generator[tuple[Cut, Future[T]], None, None]
 
 
 class _Requests(Iterator[Read]):
-    """The reads of a feed; `pieces` are those on their way, by the tags of their reads."""
+    """The reads of a feed, at most `window` at once; `pieces` are those on their way, by the tags of their reads."""
 
-    def __init__(self, feed: _Feed) -> None:
+    def __init__(self, feed: _Feed, window: int) -> None:
         self._feed = feed
+        self._window = window
         self._tags = itertools.count()
         self.pieces: dict[int, _Piece] = {}
 
     def __next__(self) -> Read:
+        if len(self.pieces) >= self._window and not self._feed.left:
+            raise StopIteration
         piece, tag = next(self._feed), next(self._tags)
         self.pieces[tag] = piece
         return piece.request(tag)
@@ -230,13 +253,19 @@ def stream(store: Store, cuts: Iterator[Cut], finish: Callable[[Cut], T], *, pre
 
 
 def outcomes(
-    store: Store, cuts: Iterator[Cut], finish: Callable[[Cut], T], *, prefetch: int, options: Options
+    store: Store,
+    cuts: Iterator[Cut],
+    finish: Callable[[Cut], T],
+    *,
+    prefetch: int,
+    options: Options,
+    left: Collection[object] = (),
 ) -> Generator[T | Exception]:
-    """`finish` of row groups, in the order of `cuts`, while further ones are read and finished in the I/O threads.
+    """`finish` of row groups, in the order of `cuts`, while further ones are read and decoded in other threads.
 
     What could not be had is its error, at its turn. At most `prefetch` of them are on their way, or here and not yet taken;
-    `cuts` is advanced only as far. Large ones are finished one by one: meanwhile they take their memory twice. Raises
-    S3dlioError in a forked child.
+    `cuts` is advanced only as far. Large ones are finished one by one: meanwhile they take their memory twice. Whoever puts
+    something into `left` ends it from another thread, within a second. Raises S3dlioError in a forked child.
     """
     owner = os.getpid()
     first = _begun(cuts)
@@ -245,7 +274,7 @@ def outcomes(
     in_ranges = options.range_enabled and store.limits.parallel_ranges
     if isinstance(first, Cut) and first.is_large:  # while one is decoded, it takes the place of two
         prefetch = max(1, prefetch - 1)
-    feed = _Feed(itertools.chain([first], cuts), prefetch, options.chunk_bytes if in_ranges else None)
+    feed = _Feed(itertools.chain([first], cuts), prefetch, options.chunk_bytes if in_ranges else None, left)
     window, drive = max(prefetch, options.range_concurrency), _by_threads
     if isinstance(first, Cut) and first.mean_bytes() < SMALL_BYTES:
         window, drive = SMALL_AT_ONCE * window, _by_polling
@@ -295,7 +324,7 @@ def _by_threads(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: i
             return _finishing(piece.cut, finish)
         return None
 
-    for piece, result in runtime.each(fetch, feed, window=window, patience=runtime.PATIENCE):
+    for piece, result in runtime.each(fetch, feed, window=window, patience=runtime.PATIENCE, left=feed.left):
         if isinstance(result, BaseException):
             yield piece.cut, _failed(result)
         elif result is not None:
@@ -304,8 +333,9 @@ def _by_threads(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: i
 
 def _by_polling(store: Store, feed: _Feed, finish: Callable[[Cut], T], window: int) -> _Ended[T]:
     """The same for small reads, which cost less when the calling thread drives them."""
-    requests = _Requests(feed)
-    for read, result in store.read_many(requests, window=window):
+    requests = _Requests(feed, window)
+    # The store is allowed one more, so that it asks whenever it wakes up, and hears when all is left.
+    for read, result in store.read_many(requests, window=window + 1):
         piece = requests.pieces.pop(read.tag)
         try:
             if piece.landed(result):
@@ -324,7 +354,8 @@ def _result_of(store: Store, piece: _Piece) -> ReadResult | BaseException:
 def _finishing(cut: Cut, finish: Callable[[Cut], T]) -> Future[T]:
     """A raw row group takes a moment only, any other one a thread that decodes."""
     if cut.is_decoded:
-        return runtime.decoders.submit(partial(finish, cut))
+        threads = runtime.decoders if cut.layout.decoded_bytes < ALONE_BYTES else runtime.lone_decoder
+        return threads.submit(partial(finish, cut))
     future: Future[T] = Future()
     future.set_result(finish(cut))
     return future

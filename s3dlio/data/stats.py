@@ -7,23 +7,29 @@ consumer computes costs nobody anything, and is not counted.
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from ..storage.base import retries
-from ..transfer.read import Arrival
-from ..view import BytesView
-from .bad_samples import Skipped
+from .bad_samples import Tally
 
-__all__ = ["Stats"]
-
-MAX_REPORTED = 1000  # skipped samples whose names are kept
+__all__ = ["ParquetStats", "Stats", "Timed"]
 
 _ADVICE = {
     "consumer": "the loader waits for you: your own code between two items is what limits",
     "first byte": "requests wait for their first byte: raise prefetch, use larger objects, or look at the server's load",
     "body": "bytes are on their way nearly all the time: network, disk or this process's CPU limits; use more processes",
+    "decoding": "row groups are decoded nearly all the time: use more processes, fewer columns, or decode='raw'",
     "nothing": "nothing was read yet",
 }
+
+
+class Timed(Protocol):
+    """A sample on its way, and when it was asked for, first heard of (None: never), and here: by the clock of its Stats."""
+
+    uri: str
+    asked_at: float
+    heard_at: float | None
+    ended_at: float
 
 
 class _Span:
@@ -44,8 +50,8 @@ class Stats:
     """The account of one epoch, kept by its iterator. Costs well under a microsecond per object."""
 
     __slots__ = (
-        *("_bodies", "_consumed", "_first_bytes", "_left", "_num_bytes", "_num_errors", "_num_objects", "_num_skipped"),
-        *("_retries", "_skipped", "_waited", "entered"),
+        *("_bodies", "_consumed", "_first_bytes", "_left", "_num_bytes", "_num_errors", "_num_objects"),
+        *("_retries", "_waited", "entered", "tally"),
     )
 
     def __init__(self) -> None:
@@ -56,9 +62,8 @@ class Stats:
         self._first_bytes = 0.0  # sums over objects
         self._bodies = 0.0
         self._num_objects = self._num_bytes = self._num_errors = 0
-        self._num_skipped = 0
-        self._skipped: list[Skipped] = []
         self._retries = _Span()
+        self.tally = Tally()
 
     def clock(self) -> float:
         """Seconds that the consumer has waited for the loader until now."""
@@ -74,7 +79,7 @@ class Stats:
         self._left = now = perf_counter()
         self._waited += now - entered
 
-    def arrived(self, arrival: Arrival, outcome: BytesView | Exception) -> None:
+    def arrived(self, arrival: Timed, outcome: Any) -> None:
         """The consumer goes away with an object, or with its error."""
         asked_at, heard_at, ended_at = arrival.asked_at, arrival.heard_at, arrival.ended_at
         if heard_at is None:
@@ -92,19 +97,17 @@ class Stats:
         """The epoch is over: what the process tries again from now on is not its concern."""
         self._retries.end()
 
-    def skipped(self, skipped: Skipped) -> None:
-        """A sample was skipped."""
-        self._num_skipped += 1
-        if len(self._skipped) < MAX_REPORTED:
-            self._skipped.append(skipped)
+    def _requests(self) -> dict[str, float]:
+        """What the requests spent their time on, in seconds, summed over objects."""
+        return {"first byte": self._first_bytes, "body": self._bodies}
 
     def report(self) -> dict[str, Any]:
         """The account as `PyBytesAsyncDataLoader.stats` gives it."""
-        waited = self.clock()
-        requested = self._first_bytes + self._bodies
-        share = self._first_bytes / requested if requested else 0.0
-        parts = {"consumer": self._consumed, "first byte": waited * share, "body": waited * (1.0 - share)}
-        arrived = self._num_objects + self._num_errors
+        waited, arrived = self.clock(), self._num_objects + self._num_errors
+        requests = self._requests()
+        total = sum(requests.values())
+        shares = {name: part / total for name, part in requests.items()} if total else {"body": 1.0}
+        parts = {name: waited * shares.get(name, 0.0) for name in requests} | {"consumer": self._consumed}
         dominant = max(parts, key=lambda name: parts[name]) if arrived else "nothing"
         seconds = waited + self._consumed
         return {
@@ -114,13 +117,44 @@ class Stats:
             "retries": self._retries.count(),
             "seconds": seconds,
             "bytes_per_second": self._num_bytes / seconds if seconds else 0.0,
-            "waiting_for_first_byte_seconds": parts["first byte"],
-            "waiting_for_body_seconds": parts["body"],
-            "waiting_for_consumer_seconds": parts["consumer"],
-            "first_byte_seconds_per_object": self._first_bytes / arrived if arrived else 0.0,
-            "body_seconds_per_object": self._bodies / arrived if arrived else 0.0,
+            **{f"waiting_for_{_key(name)}_seconds": part for name, part in parts.items()},
+            **{f"{_key(name)}_seconds_per_object": part / max(1, arrived) for name, part in requests.items()},
             "dominant": dominant,
             "advice": _ADVICE[dominant],
-            "num_skipped": self._num_skipped,
-            "skipped": [skipped._asdict() for skipped in self._skipped],
+            "num_skipped": self.tally.num_skipped,
+            "skipped": [skipped._asdict() for skipped in self.tally.skipped()],
         }
+
+
+def _key(name: str) -> str:
+    return name.replace(" ", "_")
+
+
+class ParquetStats(Stats):
+    """The account of a Parquet loader, whose objects are row groups: `rows` besides, and the time of decoding.
+
+    `bytes` are those that were read. What is decoded while other row groups are on their way is shared out like the rest.
+    """
+
+    __slots__ = ("_decoding", "_num_rows")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._decoding = 0.0
+        self._num_rows = 0
+
+    def arrived(self, arrival: Any, outcome: Any) -> None:
+        """The consumer goes away with a row group, or with its error."""
+        self._decoding += arrival.decoded_at - arrival.ended_at
+        if isinstance(outcome, Exception):
+            super().arrived(arrival, outcome)
+        else:
+            self._num_rows += arrival.num_rows
+            super().arrived(arrival, arrival)  # whose size is what was read, whatever became of it
+
+    def _requests(self) -> dict[str, float]:
+        return super()._requests() | {"decoding": self._decoding}
+
+    def report(self) -> dict[str, Any]:
+        """The account as `ParquetLoader.stats` gives it."""
+        return {"rows": self._num_rows} | super().report()

@@ -16,7 +16,8 @@ from ..errors import CorruptDataError, IncompleteReadError
 from ..transfer import ranges
 from ..transfer.ahead import Forward
 from ..view import BytesView
-from .shards import ShardReader
+from .bad_samples import OnError
+from .shards import Report, ShardReader
 from .tarheaders import headers, padded
 
 __all__ = [
@@ -64,10 +65,14 @@ class TarReader(ShardReader[TarMember]):
     Data is a BytesView: a slice of the block that was read (no copy), or memory of its own where it crosses blocks.
     Iterating again starts again; state and errors are those of `TFRecordReader`. An archive without its end mark is
     truncated, hence an error, and what follows an end mark is read as well, as in archives that were concatenated.
+    `on_error` is that of `TFRecordReader`: of a damaged archive the rest is passed over.
 
     >>> for name, data in TarReader("s3://bucket/train-{0000}.tar"):
     ...     print(name, len(data))
     """
+
+    def __init__(self, uris: str | Iterable[str], *, on_error: OnError = "raise", report: Report | None = None) -> None:
+        super().__init__(uris, on_error, report)
 
     def items_of(self, file: Forward) -> Iterator[tuple[TarMember, int]]:
         for _, member in _members(file):
@@ -79,11 +84,15 @@ class TarSampleReader(ShardReader[TarSample]):
 
     A sample is a run of files with one key, the path up to the first dot of its last part; what follows the dot, in lower
     case, is the extension. Files without one are left out. A state lies between two samples. Raises CorruptDataError when a
-    sample has an extension twice.
+    sample has an extension twice. `on_error` is that of `TarReader`, which such a sample does not end.
     """
 
-    def items_of(self, file: Forward) -> Iterator[tuple[TarSample, int]]:
+    def __init__(self, uris: str | Iterable[str], *, on_error: OnError = "raise", report: Report | None = None) -> None:
+        super().__init__(uris, on_error, report)
+
+    def items_of(self, file: Forward) -> Iterator[tuple[TarSample | Exception, int]]:
         sample: TarSample = {}
+        wrong: CorruptDataError | None = None  # with this sample
         after = file.position  # the member that was seen last
         for start, member in _members(file):
             after = file.position
@@ -91,14 +100,14 @@ class TarSampleReader(ShardReader[TarSample]):
             if not extension:
                 continue
             if sample and sample["__key__"] != key:
-                yield sample, start
-                sample = {}
+                yield wrong or sample, start
+                sample, wrong = {}, None
             if extension in sample:
-                raise CorruptDataError(f"{file.uri}: {member.name} comes twice in a sample")
+                wrong = CorruptDataError(f"{file.uri}: {member.name} comes twice in a sample")
             sample = sample or {"__key__": key, "__url__": file.uri}
             sample[extension] = member.data
         if sample:
-            yield sample, after
+            yield wrong or sample, after
 
 
 def split_name(name: str) -> tuple[str, str]:

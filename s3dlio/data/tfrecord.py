@@ -9,16 +9,16 @@ the 16 bytes of framing.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from .. import config, objects
-from ..errors import CorruptDataError, IncompleteReadError, MissingPackageError
-from ..loading import gate
+from ..crc32c import Update, load
+from ..errors import CorruptDataError, IncompleteReadError
 from ..transfer import ranges
 from ..transfer.ahead import Forward
 from ..view import BytesView
-from .shards import ShardReader
+from .bad_samples import OnError
+from .shards import Report, ShardReader
 
 __all__ = ["TFRecordFile", "TFRecordReader", "create_tfrecord_index", "read_tfrecord_index"]
 
@@ -28,26 +28,19 @@ FRAMING_BYTES = HEADER_BYTES + FOOTER_BYTES
 WINDOW = 64
 _HEADER = struct.Struct("<QI")
 
-Checksum = Callable[[Any], int]
 Entry = tuple[int, int]
 """Where a record lies: the offset of its framing, and its size with it."""
 
 
-def _checksum() -> Checksum:
-    """CRC-32C of a buffer. Raises MissingPackageError."""
-    try:
-        with gate:
-            from crc32c import crc32c
-    except ImportError as exc:
-        raise MissingPackageError("checking TFRecord files needs crc32c: pip install 's3dlio[tfrecord]'") from exc
-    return crc32c
+def _checksum() -> Update:
+    return load("checking TFRecord files needs crc32c", "tfrecord")
 
 
 def _masked(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _checked_length(uri: str, start: int, header: bytes, checksum: Checksum | None) -> int:
+def _checked_length(uri: str, start: int, header: bytes, checksum: Update | None) -> int:
     """The length of the data that follows the header of a record."""
     length, crc = _HEADER.unpack(header)
     if checksum is not None and _masked(checksum(header[:8])) != crc:
@@ -55,13 +48,13 @@ def _checked_length(uri: str, start: int, header: bytes, checksum: Checksum | No
     return int(length)
 
 
-def _check_data(uri: str, start: int, data: BytesView, footer: bytes, checksum: Checksum | None) -> None:
+def _check_data(uri: str, start: int, data: BytesView, footer: bytes, checksum: Update | None) -> None:
     if checksum is not None and _masked(checksum(data)) != int.from_bytes(footer, "little"):
         raise CorruptDataError(f"{uri} is corrupt: the checksum of the data of the record at byte {start} is wrong")
 
 
-def _records(file: Forward, checksum: Checksum | None) -> Iterator[tuple[BytesView, int]]:
-    """The data of each record, and where the next record begins."""
+def _records(file: Forward, checksum: Update | None) -> Iterator[tuple[BytesView | Exception, int]]:
+    """The data of each record, or that its checksum is wrong, and where the next record begins."""
     while left := file.left:
         start = file.position
         header = file.take_bytes(HEADER_BYTES)
@@ -74,8 +67,12 @@ def _records(file: Forward, checksum: Checksum | None) -> Iterator[tuple[BytesVi
                 f"{left} bytes after that byte"
             )
         data = file.take(length)
-        _check_data(file.uri, start, data, file.take_bytes(FOOTER_BYTES), checksum)
-        yield data, file.position
+        try:
+            _check_data(file.uri, start, data, file.take_bytes(FOOTER_BYTES), checksum)
+        except CorruptDataError as exc:
+            yield exc, file.position
+        else:
+            yield data, file.position
 
 
 class TFRecordReader(ShardReader[BytesView]):
@@ -87,15 +84,26 @@ class TFRecordReader(ShardReader[BytesView]):
     `load_state_dict()`, without reading what came before. Raises CorruptDataError and IncompleteReadError, naming file
     and byte offset, at the turn of the broken record.
 
+    `on_error` says what happens to broken data: `"raise"`, `"skip"`, or a function of (URI of the file, error) that says
+    True for skip. A record whose data is wrong is passed over; a wrong length, and what is missing of a file, end that file.
+    `num_skipped`, `skipped` and a BadSampleWarning tell of each.
+
     >>> for record in TFRecordReader("s3://bucket/train-00000.tfrecord"):
     ...     example.ParseFromString(record)
     """
 
-    def __init__(self, uris: str | Iterable[str], *, verify: bool = True) -> None:
-        super().__init__(uris)
+    def __init__(
+        self,
+        uris: str | Iterable[str],
+        *,
+        verify: bool = True,
+        on_error: OnError = "raise",
+        report: Report | None = None,
+    ) -> None:
+        super().__init__(uris, on_error, report)
         self._checksum = _checksum() if verify else None
 
-    def items_of(self, file: Forward) -> Iterator[tuple[BytesView, int]]:
+    def items_of(self, file: Forward) -> Iterator[tuple[BytesView | Exception, int]]:
         return _records(file, self._checksum)
 
 
@@ -109,7 +117,7 @@ class TFRecordFile:
         self.uri = uri
         self._checksum = _checksum() if verify else None
         if index is None:
-            self._entries: Sequence[Entry] = list(_entries(uri, self._checksum))
+            self._entries: Sequence[Entry] = list(_entries(uri, verify))
         else:
             self._entries = read_tfrecord_index(index) if isinstance(index, str) else index
 
@@ -139,8 +147,8 @@ class TFRecordFile:
     __getitems__ = get_many
 
 
-def _entries(uri: str, checksum: Checksum | None) -> Iterator[Entry]:
-    reader = TFRecordReader(uri, verify=checksum is not None)
+def _entries(uri: str, verify: bool) -> Iterator[Entry]:
+    reader = TFRecordReader(uri, verify=verify)
     offset = 0
     for record in reader:
         size = record.nbytes + FRAMING_BYTES
@@ -166,7 +174,7 @@ def create_tfrecord_index(
     if source is None:
         raise TypeError("create_tfrecord_index needs input_path, the URI of a TFRecord file")
     target = _one("output_path", output_path, "index_path", index_path) or f"{source}.idx"
-    entries = list(_entries(source, _checksum() if verify else None))
+    entries = list(_entries(source, verify))
     objects.put_bytes(target, "\n".join(f"{offset} {size}" for offset, size in entries).encode())
     return len(entries)
 

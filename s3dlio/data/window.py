@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from .options import whole_number
 from .order import Order
 
 __all__ = ["HasState", "ShuffleWindow"]
@@ -44,19 +45,16 @@ class ShuffleWindow(Generic[T]):
     """
 
     def __init__(self, source: Iterable[T], *, window: int, seed: int = 0) -> None:
-        if window < 1:
-            raise ValueError(f"window={window}: a window holds at least one item")
-        if seed < 0:
-            raise ValueError(f"seed={seed} is negative")
         self._source = source
-        self._window = window
-        self._seed = seed
+        self._window = whole_number("window", window, 1)
+        self._seed = whole_number("seed", seed, 0, None)
         self._epoch = 0
         self._position = 0  # items of the epoch that were taken
         self._start = 0  # the item at which the window of the position begins
         self._at_start: dict[str, Any] | None = None  # the source's state there
         self._is_restored = False
         self._is_begun = False
+        self._num_begun = 0  # iterations
 
     @property
     def epoch(self) -> int:
@@ -71,50 +69,54 @@ class ShuffleWindow(Generic[T]):
             return
         self._epoch, self._position, self._start, self._at_start = epoch, 0, 0, None
         self._is_restored = self._is_begun = False
+        self._num_begun += 1  # what runs still does not move the position any more
 
     def __iter__(self) -> Iterator[T]:
         if self._is_begun and not self._is_restored:
             self.set_epoch(self._epoch + 1)
         self._is_begun, self._is_restored = True, False
-        return self._shuffled()
+        self._num_begun += 1
+        return self._shuffled(self._num_begun, self._epoch, self._position, self._start, self._items_from_start())
 
-    def _shuffled(self) -> Iterator[T]:
-        skip = self._position - self._start
-        items = self._items_from_start()
-        for number in itertools.count(self._number_of(self._start)):
-            some = list(itertools.islice(items, self._length_of(number)))
+    def _shuffled(self, iteration: int, epoch: int, position: int, start: int, items: Iterator[T]) -> Iterator[T]:
+        skip = position - start
+        for number in itertools.count(self._number_of(epoch, start)):
+            some = list(itertools.islice(items, self._length_of(epoch, number)))
             if not some:
                 return
+            # Of several iterations at once, the state is that of the one that was begun last, here and in the source.
             after = self._source.state_dict() if isinstance(self._source, HasState) else None
-            order = self._order(len(some), 1 + number)
+            order = self._order(epoch, len(some), 1 + number)
             for index in order.samples(range(skip, len(some))).tolist():
-                self._position += 1
-                if self._position == self._start + len(some):
-                    self._start, self._at_start = self._position, after
+                position += 1
+                if iteration == self._num_begun:
+                    self._position = position
+                    if position == start + len(some):
+                        self._start, self._at_start = position, after
                 yield some[index]
-            skip = 0
+            start, skip = start + len(some), 0
 
     def _items_from_start(self) -> Iterator[T]:
+        """The source from the window of the position on; it begins when it is first asked."""
         if self._at_start is not None and isinstance(self._source, HasState):
             self._source.load_state_dict(self._at_start)
             return iter(self._source)
         return itertools.islice(iter(self._source), self._start, None)
 
-    @property
-    def _first_length(self) -> int:
+    def _first_length(self, epoch: int) -> int:
         """Of the first window of the epoch: from 1 to `window`."""
-        return int(self._order(self._window, 0).samples([0])[0]) + 1
+        return int(self._order(epoch, self._window, 0).samples([0])[0]) + 1
 
-    def _order(self, length: int, number: int) -> Order:
+    def _order(self, epoch: int, length: int, number: int) -> Order:
         """One of the 2**32 orders that an epoch has."""
-        return Order(length, shuffle=True, seed=self._seed, epoch=(self._epoch << 32) + number)
+        return Order(length, shuffle=True, seed=self._seed, epoch=(epoch << 32) + number)
 
-    def _length_of(self, number: int) -> int:
-        return self._window if number else self._first_length
+    def _length_of(self, epoch: int, number: int) -> int:
+        return self._window if number else self._first_length(epoch)
 
-    def _number_of(self, start: int) -> int:
+    def _number_of(self, epoch: int, start: int) -> int:
         """Which window begins at item `start`."""
-        return 0 if start == 0 else 1 + (start - self._first_length) // self._window
+        return 0 if start == 0 else 1 + (start - self._first_length(epoch)) // self._window
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last item that was taken: plain numbers, and the source's own state if it has one."""
@@ -143,3 +145,4 @@ class ShuffleWindow(Generic[T]):
         self._epoch, self._position, self._start = state["epoch"], state["position"], state["start"]
         self._at_start = state["source"]
         self._is_restored = True
+        self._num_begun += 1

@@ -90,24 +90,22 @@ class LocalStore:
     def _read(self, read: Read) -> ReadResult:
         fd = self._io.open_to_read(read.key)
         try:
-            info = self._info(read.key, os.fstat(fd))
+            before = os.fstat(fd)
+            info = self._info(read.key, before)
             if read.match is not None and read.match != info.etag:
                 raise ChangedError(f"{self.root}{read.key} was replaced while it was read: read it again")
             if info.size == 0 and os.pread(fd, 1, 0):  # as in /proc: the size is not told, or it has just grown
                 raise ChangedError(f"{self.root}{read.key} says that it is empty, and is not: read it again")
             into = read.into(info, clamp(read.start, read.length, info.size))
             count = self._io.read(fd, into, read.start)
-            self._check(info, os.fstat(fd), into.nbytes, count)
+            after = os.fstat(fd)
         finally:
             os.close(fd)
+        if (after.st_mtime_ns, after.st_size) != (before.st_mtime_ns, before.st_size):
+            raise ChangedError(f"{self.root}{read.key} was written to while it was read: read it again")
+        if count != into.nbytes:
+            raise IncompleteReadError(f"{self.root}{read.key} gave {count} of {into.nbytes} bytes: check its disk")
         return ReadResult(info, into)
-
-    def _check(self, before: ObjectInfo, status: os.stat_result, expected: int, count: int) -> None:
-        after = _info_of(before.key, status)
-        if after.etag != before.etag:
-            raise ChangedError(f"{self.root}{before.key} was written to while it was read: read it again")
-        if count != expected:
-            raise IncompleteReadError(f"{self.root}{before.key} gave {count} of {expected} bytes: check its disk")
 
     def read_many(self, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
         return read_each(self, reads, window=window)

@@ -23,9 +23,9 @@ from .stateful import position_from
 
 if TYPE_CHECKING:
     from . import datapipes, dcp, lightning, nodes, safetensors
-    from .dcp_reader import StorageReader
-    from .dcp_safetensors import SafetensorsReader, SafetensorsWriter
-    from .dcp_writer import StorageWriter
+    from .dcp.reader import StorageReader
+    from .dcp.safetensors import SafetensorsReader, SafetensorsWriter
+    from .dcp.writer import StorageWriter
 
 __all__ = [
     "Loader",
@@ -51,10 +51,10 @@ __all__ = [
 
 # Loaded late, because torch.distributed.checkpoint and lightning take long to import.
 _LATE = {
-    "SafetensorsReader": "dcp_safetensors",
-    "SafetensorsWriter": "dcp_safetensors",
-    "StorageReader": "dcp_reader",
-    "StorageWriter": "dcp_writer",
+    "SafetensorsReader": "dcp.safetensors",
+    "SafetensorsWriter": "dcp.safetensors",
+    "StorageReader": "dcp.reader",
+    "StorageWriter": "dcp.writer",
 }
 _ROOMS = ("datapipes", "dcp", "lightning", "nodes", "safetensors")
 

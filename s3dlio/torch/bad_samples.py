@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from ..data.bad_samples import Filler, Skipped
-from ..transfer.read import Arrival
-from ..view import BytesView
+from ..data.bad_samples import Filler, OnError, Skipped, checked_on_error
 from .ranks import current_worker
 
-__all__ = ["Board", "Skipping", "filled"]
+__all__ = ["Board", "Named", "Skipping", "transform_of"]
 
 ROWS = 64  # one per worker, so that each has one writer; the last one is that of the main process
 ROW_BYTES = 16 * 1024
@@ -71,29 +69,63 @@ class Skipping:
         """Them, with their errors and what was repeated instead: the first ones of each worker."""
         return [] if self._board is None else self._board.skipped()
 
+    def _skip(self, on_error: OnError) -> None:
+        """Check the choice, and keep it."""
+        self._on_error = checked_on_error(on_error)
+        self._board = None if on_error == "raise" else Board()
 
-def filled(
-    arrivals: Iterable[tuple[Arrival, BytesView | Exception]],
-    transformed: Callable[[BytesView], Any],
-    filler: Filler,
-    batch_size: int | None,
-    taken: int = 0,
-) -> Iterator[Any]:
-    """A sample for each arrival: where one is bad, a good one of its batch (None: of the whole stream) is repeated.
+    def _filled(
+        self,
+        arrivals: Iterable[tuple[Named, Any]],
+        transformed: Callable[[Any], Any] | None = None,
+        batch_size: int | None = None,
+        taken: int = 0,
+        before: Callable[[], Iterable[tuple[Named, Any]]] | None = None,
+    ) -> Iterator[Any]:
+        """A sample for each arrival: where one is bad, a good one of its batch (None: of all of them) is repeated.
 
-    `taken` samples came before the first arrival, so that it may stand within a batch.
-    """
-    for number, (arrival, outcome) in enumerate(arrivals, taken + 1):
-        yield from filler.add(arrival.uri, _attempted(outcome, transformed))
-        if batch_size is not None and number % batch_size == 0:
-            filler.end_batch()
-    filler.end_batch()
+        `taken` samples came before the first arrival, so that it may stand within a batch; `before` reads those of them that
+        are of its batch, the last one first.
+        """
+
+        def attempted(arrivals: Iterable[tuple[Named, Any]]) -> Iterator[tuple[Named, Any]]:
+            for arrival, outcome in arrivals:
+                yield arrival, outcome if transformed is None else _attempted(outcome, transformed)
+                del outcome
+
+        def earlier() -> Iterator[tuple[str, Any]]:
+            return ((arrival.uri, sample) for arrival, sample in attempted(before() if before else ()))
+
+        filler = Filler(self._on_error, self._board.add if self._board else None, earlier)
+        for number, (arrival, sample) in enumerate(attempted(arrivals), taken + 1):
+            yield from filler.add(arrival.uri, sample, getattr(arrival, "part", ""))
+            del sample
+            if batch_size is not None and number % batch_size == 0:
+                filler.end_batch()
+        filler.end_batch()
 
 
-def _attempted(outcome: BytesView | Exception, transformed: Callable[[BytesView], Any]) -> Any:
+class Named(Protocol):
+    """What is known of a sample. One that is a part of an object has a `part` besides."""
+
+    uri: str
+
+
+def _attempted(outcome: Any, transformed: Callable[[Any], Any]) -> Any:
     if isinstance(outcome, Exception):
         return outcome
     try:
         return transformed(outcome)
     except Exception as exc:
         return exc
+
+
+def transform_of(sample: Any, transform: Callable[[Any], Any], name: str) -> Any:
+    """`transform(sample)`. An exception of the user's own function says what it was about, and is no end of the epoch."""
+    try:
+        return transform(sample)
+    except StopIteration as exc:
+        raise RuntimeError(f"the transform raised StopIteration for {name}") from exc
+    except Exception as exc:
+        exc.add_note(f"while transforming {name}")
+        raise

@@ -2,7 +2,7 @@
 
 The default collate function of PyTorch learns that a batch of views is a list of them, whatever their lengths. On its way
 out of a worker such a batch is one piece: a shared-memory arena (one descriptor), or one bytes blob while it is small. The
-views that arrive are slices of the arena, 64-byte aligned, and it is freed with the last of them.
+views that arrive are slices of the arena, 64-byte aligned; with the last of them it is free, and its worker uses it again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ..data.parquet import ParquetItem
 from ..view import ALIGNMENT, BytesView, copy_of
+from . import arenas
 
 __all__ = ["ViewBatch"]
 
@@ -77,11 +78,10 @@ def _pack(batch: Sequence[BytesView], kind: type[list[BytesView]] | None) -> tup
     offsets, length = _layout([size for size, _ in facts])
     if length < SMALL_BATCH_BYTES:
         return _unpack_blob, (b"".join(view.tobytes() for view in batch), facts, kind)
-    arena = torch.UntypedStorage._new_shared(length)  # type: ignore[no-untyped-call]
-    memory = torch.empty(0, dtype=torch.uint8).set_(arena).numpy()
+    arena = arenas.take(length)
     for view, offset in zip(batch, offsets, strict=True):
-        memory[offset : offset + view.size] = view
-    return _unpack_arena, (arena, facts, kind)
+        arena.memory[offset : offset + view.size] = view
+    return _unpack_arena, (arena.storage, facts, kind)
 
 
 def _unpack_blob(blob: bytes, facts: list[tuple[int, str]], kind: type[list[BytesView]] | None) -> Any:
@@ -92,8 +92,8 @@ def _unpack_blob(blob: bytes, facts: list[tuple[int, str]], kind: type[list[Byte
     return views[0] if kind is None else kind(views)
 
 
-def _unpack_arena(arena: torch.UntypedStorage, facts: list[tuple[int, str]], kind: type[list[BytesView]] | None) -> Any:
-    memory = torch.empty(0, dtype=torch.uint8).set_(arena).numpy()
+def _unpack_arena(storage: torch.UntypedStorage, facts: list[tuple[int, str]], kind: type[list[BytesView]] | None) -> Any:
+    memory = arenas.received(storage)
     views = []
     for (size, uri), offset in zip(facts, _layout([size for size, _ in facts])[0], strict=True):
         view = memory[offset : offset + size].view(BytesView)

@@ -11,20 +11,24 @@ same seed and sharing; `s3dlio.torch.PipeDataset` keeps all of that for a Statef
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Any
 
 from torch.utils.data import IterDataPipe, MapDataPipe
 
-from .. import bulk, config
+from .. import bulk
+from ..data.bad_samples import OnError
 from ..data.keys import KeyList
+from ..data.options import whole_number
 from ..data.parquet import FINISHERS, Decode, ParquetOptions
-from ..data.parquet_read import RowGroups, stream
+from ..data.parquet_read import RowGroups
+from ..data.parquet_stream import arrivals
 from ..data.shards import ShardReader
 from ..data.tar import TarMember, TarReader, TarSampleReader
 from ..data.tfrecord import TFRecordReader
 from ..view import BytesView
+from .bad_samples import Skipping
 from .dataset import ObjectStoreMapDataset
 from .ranks import current_worker
 from .shared_pipe import CountedPipe, SharedPipe, SourcePipe, functional
@@ -43,6 +47,8 @@ __all__ = [
 Source = str | Iterable[str] | IterDataPipe[Any]
 """A prefix to list, URIs to take as they are, or a pipe of URIs."""
 
+
+NUM_LOOKED_BACK = 64  # items before a resumed place, among which a good one is sought that stands for a bad one
 
 _BUT_INDEXES = r"re:(?<!\.idx)\Z"
 
@@ -79,12 +85,12 @@ class ListObjects(SourcePipe):
 
     def __iter__(self) -> Iterator[str]:
         held = self._held or _Held(_listed(self.source_datapipe, self.pattern))
-        for number in self._numbers(len(held.keys)):
+        for number in itertools.islice(self._numbers(len(held.keys)), self._first(), None):
             self._taken += 1
             yield held.keys[number]
 
 
-class _Reader(SharedPipe):
+class _Reader(Skipping, SharedPipe):
     """What the readers share: their URIs come from `source_datapipe`, and nothing is read but for this instance."""
 
     def _read_from(self, source: Source) -> None:
@@ -102,29 +108,35 @@ class _Reader(SharedPipe):
 class ReadObjects(_Reader, CountedPipe):
     """Whole objects as BytesViews (with their `.uri`), in the order of the source, read ahead.
 
-    `prefetch` of them at most are in flight, or here and not yet taken. A failed one raises at its turn, naming its URI.
+    `prefetch` of them at most are in flight, or here and not yet taken. A failed one raises at its turn, naming its URI;
+    with `on_error="skip"`, or a function of (uri, error) that says True, a copy of a good one stands in its place.
+    `num_skipped` and `skipped` tell of them.
 
     >>> pipe = ReadObjects("s3://bucket/train/").map(decode)
     >>> loader = DataLoader(pipe, batch_size=32, num_workers=4, shuffle=True)
     """
 
-    def __init__(self, source: Source, *, prefetch: int = 32) -> None:
+    def __init__(self, source: Source, *, prefetch: int = 32, on_error: OnError = "raise") -> None:
         super().__init__()
-        if prefetch < 1:
-            raise ValueError(f"prefetch={prefetch}: at least one object must be in flight")
-        self.prefetch = prefetch
+        self.prefetch = whole_number("prefetch", prefetch, 1)
+        self._skip(on_error)
         self._read_from(source)
 
     def __iter__(self) -> Iterator[BytesView]:
         current_worker()
-        uris = itertools.islice(self._uris(), self._first(), None)
-        for view in bulk.stream(uris, window=self.prefetch):
+        uris = self._uris()
+        passed = deque(itertools.islice(uris, self._first()), maxlen=NUM_LOOKED_BACK)
+        arrivals = bulk.arrivals(uris, window=self.prefetch)
+        for view in self._filled(arrivals, before=lambda: bulk.arrivals(reversed(passed), window=1)):
             self._taken += 1
             yield view
 
 
 class _ShardPipe(_Reader):
-    """Items of container files; a reader of `data/` does the work, and its byte offset is the place."""
+    """Items of container files; a reader of `data/` does the work, and its byte offset is the place.
+
+    `on_error` is that of the reader: what is bad is passed over, and nothing comes in its place.
+    """
 
     _reader: ShardReader[Any] | None = None
     _resume_at: dict[str, int] | None = None
@@ -134,6 +146,10 @@ class _ShardPipe(_Reader):
 
     def _make(self, uris: list[str]) -> ShardReader[Any]:
         raise NotImplementedError
+
+    def _policy(self) -> dict[str, Any]:
+        """What its reader does with what is bad."""
+        return {"on_error": self._on_error, "report": self._board and self._board.add}
 
     def __iter__(self) -> Iterator[Any]:
         current_worker()
@@ -166,45 +182,49 @@ class ReadTFRecord(_ShardPipe):
     `.idx` is left out, here and by the readers of tar archives: `create_tfrecord_index` writes its indexes beside the files.
     """
 
-    def __init__(self, source: Source, *, verify: bool = True) -> None:
+    def __init__(self, source: Source, *, verify: bool = True, on_error: OnError = "raise") -> None:
         super().__init__()
         self.verify = verify
+        self._skip(on_error)
         self._read_from(source)
 
     def _make(self, uris: list[str]) -> TFRecordReader:
-        return TFRecordReader(uris, verify=self.verify)
+        return TFRecordReader(uris, verify=self.verify, **self._policy())
 
 
 @functional("s3dlio_tar")
 class ReadTar(_ShardPipe):
     """The files of tar archives as (name, data) pairs, each archive's in order. Archives are shuffled and shared."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, on_error: OnError = "raise") -> None:
         super().__init__()
+        self._skip(on_error)
         self._read_from(source)
 
     def _make(self, uris: list[str]) -> ShardReader[TarMember]:
-        return TarReader(uris)
+        return TarReader(uris, **self._policy())
 
 
 @functional("s3dlio_tar_samples")
 class ReadTarSamples(_ShardPipe):
     """The samples of WebDataset shards as dicts, each shard's in order. Shards are shuffled and shared."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, on_error: OnError = "raise") -> None:
         super().__init__()
+        self._skip(on_error)
         self._read_from(source)
 
     def _make(self, uris: list[str]) -> ShardReader[Any]:
-        return TarSampleReader(uris)
+        return TarSampleReader(uris, **self._policy())
 
 
 @functional("s3dlio_parquet")
-class ReadParquet(SourcePipe):
+class ReadParquet(Skipping, SourcePipe):
     """Row groups of the Parquet files under a prefix, one item each; they are shuffled and shared, not the files.
 
     Items and `columns`, `filters` and `decode` are those of `create_async_loader`, but that `decode` is "batch" unless told.
-    Over a pipe of URIs the row groups of each file come in order, and that pipe shuffles and shares the files.
+    Over a pipe of URIs the row groups of each file come in order, and that pipe shuffles and shares the files. `on_error` is
+    that of ReadObjects, for row groups; a file whose footer cannot be read raises.
     """
 
     def __init__(
@@ -215,8 +235,10 @@ class ReadParquet(SourcePipe):
         filters: Any = None,
         decode: Decode = "batch",
         prefetch: int = 8,
+        on_error: OnError = "raise",
     ) -> None:
         super().__init__()
+        self._skip(on_error)
         self._options = ParquetOptions(columns=columns, filters=filters, decode=decode, prefetch=prefetch)
         self.source_datapipe = source if isinstance(source, IterDataPipe) else None
         self._groups = None if isinstance(source, IterDataPipe) else self._groups_of(source)
@@ -227,25 +249,38 @@ class ReadParquet(SourcePipe):
 
     def __iter__(self) -> Iterator[Any]:
         current_worker()
-        if self._groups is not None:
-            items = self._read(self._groups, self._numbers(len(self._groups)))
-        else:
-            items = itertools.islice(self._items_of_files(), self._first(), None)
-        for item in items:
+        passed: deque[tuple[RowGroups, int]] = deque(maxlen=NUM_LOOKED_BACK)
+        coming = self._coming(self._first(), passed)
+        for item in self._filled(coming, before=lambda: self._again(passed)):
             self._taken += 1
             yield item
             del item
 
-    def _items_of_files(self) -> Iterator[Any]:
+    def _coming(self, skip: int, passed: deque[tuple[RowGroups, int]]) -> Iterator[Any]:
+        """What comes of this instance's row groups but for the first `skip`, the last ones of which go into `passed`."""
+        for groups, numbers in self._files():
+            for number in itertools.islice(numbers, skip):
+                passed.append((groups, number))
+                skip -= 1
+            yield from self._read(groups, numbers, self._options.prefetch)
+
+    def _files(self) -> Iterator[tuple[RowGroups, Iterator[int]]]:
+        if self._groups is not None:
+            yield self._groups, self._numbers(len(self._groups))
+            return
         num_instances, instance = self._share()
         for uri in itertools.islice(iter(self.source_datapipe or ()), instance, None, num_instances):
             groups = self._groups_of(uri)
-            yield from self._read(groups, iter(range(len(groups))))
+            yield groups, iter(range(len(groups)))
 
-    def _read(self, groups: RowGroups, numbers: Iterator[int]) -> Iterator[Any]:
-        decode, prefetch = self._options.decode, self._options.prefetch
-        cuts = map(partial(groups.cut, decode=decode), numbers)
-        return stream(groups.store(), cuts, FINISHERS[decode], prefetch=prefetch, options=config.snapshot())
+    def _again(self, passed: deque[tuple[RowGroups, int]]) -> Iterator[Any]:
+        """Them, the last one first."""
+        for groups, number in reversed(passed):
+            yield from self._read(groups, iter([number]), 1)
+
+    def _read(self, groups: RowGroups, numbers: Iterator[int], prefetch: int) -> Iterator[Any]:
+        decode = self._options.decode
+        return arrivals(groups, numbers, FINISHERS[decode], decode=decode, prefetch=prefetch)
 
 
 @functional("s3dlio_read")
@@ -253,7 +288,7 @@ class MapObjects(MapDataPipe[Any]):
     """Whole objects by index, as BytesViews: those under a prefix, or of URIs, in their order.
 
     A thin pipe over ObjectStoreMapDataset. PyTorch asks a map-style pipe for one item at a time, so a batch is read in
-    parallel by the dataset only: prefer it where no other pipe follows.
+    parallel by the dataset only: prefer it where no other pipe follows, and where bad samples are to be skipped.
     """
 
     def __init__(self, source: str | Iterable[str] | MapDataPipe[Any], pattern: str | None = None) -> None:

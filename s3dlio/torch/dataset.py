@@ -5,17 +5,19 @@ Both hold names and options only, so that they pickle for spawned workers and ar
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import Dataset
 
 from .. import bulk, objects
-from ..data.bad_samples import Filler, OnError, checked_on_error
+from ..data.bad_samples import OnError
 from ..data.keys import KeyList
+from ..data.options import callable_or_none, whole_number
 from ..view import BytesView
 from . import collate as _collate  # noqa: F401 - teaches PyTorch what a batch of views is
-from .bad_samples import Board, Skipping, filled
+from .bad_samples import Skipping, transform_of
 from .ranks import current_worker
 from .resumable import DealtStream, tail_of
 
@@ -72,10 +74,9 @@ class ObjectStoreMapDataset(Skipping, Dataset[Any]):
 
     def _keep(self, keys: KeyList, transform: Transform | None, max_in_flight: int, on_error: OnError) -> None:
         self.uris = keys
-        self._transform = transform
-        self._max_in_flight = max_in_flight
-        self._on_error = checked_on_error(on_error)
-        self._board = None if on_error == "raise" else Board()
+        self._transform = callable_or_none("transform", transform)
+        self._max_in_flight = whole_number("max_in_flight", max_in_flight, 1)
+        self._skip(on_error)
 
     def __len__(self) -> int:
         return len(self.uris)
@@ -88,8 +89,7 @@ class ObjectStoreMapDataset(Skipping, Dataset[Any]):
         current_worker()
         names = [self.uris[index] for index in indices]
         if self._board is not None:
-            arrivals = bulk.arrivals(names, window=self._max_in_flight)
-            return list(filled(arrivals, self._transformed, Filler(self._on_error, self._board.add), None))
+            return list(self._filled(bulk.arrivals(names, window=self._max_in_flight), self._transformed))
         return [self._transformed(view) for view in bulk.get_many(names, self._max_in_flight)]
 
     def _transformed(self, view: BytesView) -> Any:
@@ -155,19 +155,17 @@ class ObjectStoreIterableDataset(Skipping, DealtStream):
         return cls(uri, **options)
 
     def _keep(self, keys: KeyList, transform: Transform | None, prefetch: int, on_error: OnError, **dealing: Any) -> None:
-        if prefetch < 1:
-            raise ValueError(f"prefetch={prefetch}: at least one object must be in flight")
         self.uris = keys
-        self._transform = transform
-        self._prefetch = prefetch
-        self._on_error = checked_on_error(on_error)
-        self._board = None if on_error == "raise" else Board()
+        self._transform = callable_or_none("transform", transform)
+        self._prefetch = whole_number("prefetch", prefetch, 1)
+        self._skip(on_error)
         self._deal_out(len(keys), **dealing)
 
-    def _read(self, samples: Iterator[int], taken: int) -> Iterator[Any]:
+    def _read(self, samples: Iterator[int], taken: int, before: Iterator[int]) -> Iterator[Any]:
         arrivals = bulk.arrivals(self.uris.pick(samples), window=self._prefetch)
-        filler = Filler(self._on_error, self._board.add if self._board else None)
-        yield from filled(arrivals, self._transformed, filler, self.batch_size, taken)
+        of_batch = None if self.batch_size is None else taken % self.batch_size
+        earlier = self.uris.pick(itertools.islice(before, of_batch))
+        return self._filled(arrivals, self._transformed, self.batch_size, taken, lambda: bulk.arrivals(earlier, window=1))
 
     def _transformed(self, view: BytesView) -> Any:
         return _transformed(view, self._transform)
@@ -183,13 +181,4 @@ def _keys_of(uris: Iterable[str]) -> KeyList:
 
 
 def _transformed(view: BytesView, transform: Transform | None) -> Any:
-    """The sample. An exception of the user's own transform says which object it was about, and is no end of the epoch."""
-    if transform is None:
-        return view
-    try:
-        return transform(view)
-    except StopIteration as exc:
-        raise RuntimeError(f"the transform raised StopIteration for {view.uri}") from exc
-    except Exception as exc:
-        exc.add_note(f"while transforming {view.uri}")
-        raise
+    return view if transform is None else transform_of(view, transform, view.uri)

@@ -9,8 +9,8 @@ from .. import objects
 from ..checkpoint.catalog import delete_checkpoint
 from ..errors import MissingPackageError
 from ..loading import gate
+from ..uri import as_uri
 from . import checkpoint as checkpoints
-from .dcp_writer import as_uri
 
 try:
     with gate:

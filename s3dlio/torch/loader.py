@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from ..data.epochs import Epochs
 from ..data.state import checked_state, state_of
 from ..data.turns import Lasting
 from .resumable import DealtStream
@@ -81,21 +82,17 @@ class Loader:
     def __init__(self, source: ResumableSampler | DealtStream, batches: DataLoader[Any]) -> None:
         self._source = source
         self._batches = batches
-        # Where the next iteration begins: a stream may have been restored, or told its epoch.
-        self._epoch, self._start = (source.epoch, source.start) if isinstance(source, DealtStream) else (0, 0)
-        self._position = self._start  # what was delivered of the running or next epoch
+        # A stream may have been restored, or told its epoch.
+        self._epochs = Epochs(source.epoch, source.start) if isinstance(source, DealtStream) else Epochs()
 
     @property
     def epoch(self) -> int:
         """The running epoch, or the next one between epochs."""
-        return self._epoch
+        return self._epochs.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; nothing happens when it is the current one."""
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch} must not be negative")
-        if epoch != self._epoch:
-            self._epoch, self._start, self._position = epoch, 0, 0
+        self._epochs.set_epoch(epoch)
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch."""
@@ -106,14 +103,13 @@ class Loader:
         return Lasting(self._run())
 
     def _run(self) -> Generator[Any]:
-        start, self._start = self._start, 0
-        self._position = start
-        deal = self._source.deal(start)
-        self._source.start_at(self._epoch, start)
+        run = self._epochs.begin()
+        deal = self._source.deal(run.start)
+        self._source.start_at(run.epoch, run.start)
         for num_steps, batch in enumerate(self._batches, 1):
-            self._position = deal.position_after(num_steps)
+            run.reached(deal.position_after(num_steps))
             yield batch
-        self._epoch, self._position = self._epoch + 1, 0
+        run.ended()
 
     def stats(self) -> dict[str, Any]:
         """`num_skipped`, and `skipped`, dicts of `uri`, `error` and `repeated`: the bad samples that the dataset's
@@ -131,8 +127,8 @@ class Loader:
         return state_of(
             seed=self._source.seed,
             shuffle=self._source.shuffle,
-            epoch=self._epoch,
-            position=self._position,
+            epoch=self._epochs.epoch,
+            position=self._epochs.position,
             num_samples=self._source.deal().num_samples,
         )
 
@@ -141,4 +137,4 @@ class Loader:
         epoch, position = checked_state(state, shuffle=self._source.shuffle, num_samples=self._source.deal().num_samples)
         self._source.deal(position)  # a position beyond the end is an error here
         self._source.seed = state["seed"]
-        self._epoch, self._start, self._position = epoch, position, position
+        self._epochs.go_to(epoch, position)

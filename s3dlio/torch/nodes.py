@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
+from ..data.bad_samples import OnError, Skipped
 from ..errors import MissingPackageError
 from .datapipes import ReadTar, ReadTarSamples, ReadTFRecord
 from .dataset import ObjectStoreIterableDataset
@@ -87,6 +88,16 @@ class StreamNode(BaseNode):  # type: ignore[misc] # torchdata is not typed
         state_dict = getattr(self._stream, "progress_dict", self._stream.state_dict)
         return {"stream": state_dict(), "has_begun": int(self._has_begun)}
 
+    @property
+    def num_skipped(self) -> int:
+        """Bad samples that the stream's `on_error` let pass until now."""
+        return int(getattr(self._stream, "num_skipped", 0))
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """They, with their errors: the first ones."""
+        return list(getattr(self._stream, "skipped", ()))
+
     def shutdown(self) -> None:
         """Leave the stream: what is in flight is given up."""
         self._leave()
@@ -111,16 +122,16 @@ def parquet(uri: str, **options: Any) -> StreamNode:
     return StreamNode(ParquetDataset(uri, **options))
 
 
-def tfrecord(source: str | Iterable[str], *, verify: bool = True, **options: Any) -> StreamNode:
+def tfrecord(source: str | Iterable[str], *, verify: bool = True, on_error: OnError = "raise", **options: Any) -> StreamNode:
     """The records of TFRecord files, as `ReadTFRecord` in a `PipeDataset` with these options."""
-    return StreamNode(PipeDataset(ReadTFRecord(source, verify=verify), **options))
+    return StreamNode(PipeDataset(ReadTFRecord(source, verify=verify, on_error=on_error), **options))
 
 
-def tar(source: str | Iterable[str], **options: Any) -> StreamNode:
+def tar(source: str | Iterable[str], *, on_error: OnError = "raise", **options: Any) -> StreamNode:
     """The files of tar archives, as `ReadTar` in a `PipeDataset` with these options."""
-    return StreamNode(PipeDataset(ReadTar(source), **options))
+    return StreamNode(PipeDataset(ReadTar(source, on_error=on_error), **options))
 
 
-def tar_samples(source: str | Iterable[str], **options: Any) -> StreamNode:
+def tar_samples(source: str | Iterable[str], *, on_error: OnError = "raise", **options: Any) -> StreamNode:
     """The samples of WebDataset shards, as `ReadTarSamples` in a `PipeDataset` with these options."""
-    return StreamNode(PipeDataset(ReadTarSamples(source), **options))
+    return StreamNode(PipeDataset(ReadTarSamples(source, on_error=on_error), **options))

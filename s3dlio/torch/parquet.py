@@ -9,22 +9,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import config
-from ..data import parquet_read as reading
-from ..data.parquet import FINISHERS, ParquetOptions
+from ..data.bad_samples import OnError
+from ..data.options import callable_or_none
+from ..data.parquet import FINISHERS, ParquetBatch, ParquetOptions
 from ..data.parquet_arrays import to_numpy
+from ..data.parquet_read import RowGroups
+from ..data.parquet_stream import arrivals
+from .bad_samples import Skipping, transform_of
 from .resumable import DealtStream, tail_of
 
 __all__ = ["ParquetDataset", "split_rows", "to_tensors"]
 
 
-class ParquetDataset(DealtStream):
+class ParquetDataset(Skipping, DealtStream):
     """Row groups as a stream of batches: each is a dict of tensors by column name, shared with Arrow's memory.
 
     Ranks, workers, order, tail and state are those of ObjectStoreIterableDataset, with a row group for a sample; use
     `batch_size=None` in a DataLoader or `s3dlio.torch.loader`, since a sample is a batch already. `columns`, `filters`,
     `footer_cap` and `prefetch` are those of `create_async_loader`. Columns that are no numbers (text, lists of any length)
     come as lists. `split_rows` cuts a batch into smaller ones. `transform` is applied to the dict.
+
+    `on_error` is that of ObjectStoreIterableDataset: with `"skip"` a copy of a good row group stands in for one that cannot
+    be read, decoded or transformed. In `skipped`, `uri` is the file, and `error` begins with the row group.
 
     >>> dataset = s3dlio.torch.ParquetDataset("s3://bucket/train/", columns=["x", "label"], shuffle=True)
     >>> for batch in s3dlio.torch.loader(dataset, batch_size=None, num_workers=2):
@@ -47,13 +53,13 @@ class ParquetDataset(DealtStream):
         rank: int | None = None,
         world_size: int | None = None,
         prefetch: int = 8,
+        on_error: OnError = "raise",
     ) -> None:
         options = ParquetOptions(columns=columns, filters=filters, footer_cap=footer_cap, prefetch=prefetch)
-        self._groups = reading.RowGroups(
-            uri, columns=options.columns, footer_cap=options.footer_cap, filters=options.filters
-        )
+        self._groups = RowGroups(uri, columns=options.columns, footer_cap=options.footer_cap, filters=options.filters)
         self._prefetch = prefetch
-        self._transform = transform
+        self._skip(on_error)
+        self._transform = callable_or_none("transform", transform)
         self._deal_out(
             len(self._groups),
             shuffle=shuffle,
@@ -68,16 +74,18 @@ class ParquetDataset(DealtStream):
         """Row groups of this rank per epoch."""
         return self.deal().length
 
-    def _read(self, samples: Iterator[int], _: int) -> Iterator[Any]:
-        store, cuts = self._groups.store(), map(partial(self._groups.cut, decode="batch"), samples)
-        items = reading.stream(store, cuts, FINISHERS["batch"], prefetch=self._prefetch, options=config.snapshot())
-        for item in items:
-            try:
-                batch = to_tensors(item.data)
-            except ValueError as exc:
-                raise ValueError(f"row group {item.rg_idx} of {item.uri}: {exc}") from exc
-            yield batch if self._transform is None else self._transform(batch)
-            del item, batch
+    def _read(self, samples: Iterator[int], taken: int, before: Iterator[int]) -> Iterator[Any]:
+        coming = partial(arrivals, self._groups, finish=FINISHERS["batch"], decode="batch")
+        items, earlier = coming(samples, prefetch=self._prefetch), partial(coming, before, prefetch=1)
+        return self._filled(items, self._transformed, taken=taken, before=earlier)
+
+    def _transformed(self, item: ParquetBatch) -> Any:
+        where = f"row group {item.rg_idx} of {item.uri}"
+        try:
+            batch = to_tensors(item.data)
+        except ValueError as exc:
+            raise ValueError(f"{where}: {exc}") from exc
+        return batch if self._transform is None else transform_of(batch, self._transform, where)
 
 
 def to_tensors(batch: Any) -> dict[str, Any]:

@@ -13,10 +13,13 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, IterDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
-from torch.utils.data.graph_settings import apply_random_seed, apply_sharding, apply_shuffle_settings
+from torch.utils.data.graph import traverse_dps
+from torch.utils.data.graph_settings import apply_random_seed, apply_sharding, apply_shuffle_settings, get_all_graph_pipes
 
+from ..data.bad_samples import Skipped
 from ..data.order import seed_of_epoch
 from ..data.turns import Lasting
+from .bad_samples import Skipping
 from .cursor import Cursor
 from .ranks import current_ranks, current_worker
 from .shared_pipe import SharedPipe
@@ -69,6 +72,19 @@ class PipeDataset(IterableDataset[Any]):
     def epoch(self) -> int:
         """The epoch that iterates next."""
         return self._cursor.epoch if self._restored is None else int(self._restored["epoch"])
+
+    @property
+    def num_skipped(self) -> int:
+        """Bad samples that the `on_error` of the pipes let pass until now, in all workers and epochs."""
+        return sum(pipe.num_skipped for pipe in self._skipping())
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """They, with their errors: the first ones of each worker."""
+        return [skipped for pipe in self._skipping() for skipped in pipe.skipped]
+
+    def _skipping(self) -> list[Skipping]:
+        return [pipe for pipe in get_all_graph_pipes(traverse_dps(self.pipe)) if isinstance(pipe, Skipping)]
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that iterates next. Reaches workers that outlive an epoch, too."""

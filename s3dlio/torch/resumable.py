@@ -11,13 +11,14 @@ from typing import Any, Self
 
 from torch.utils.data import IterableDataset
 
+from ..data.options import true_or_false, whole_number
 from ..data.order import Deal, Indices, Order, Tail
 from ..data.state import checked_share, checked_state, is_share, share_of, state_of
 from ..data.turns import Lasting
-from .cursor import Cursor
+from .cursor import MAX_SEED, Cursor
 from .ranks import current_ranks, current_worker
 
-__all__ = ["DealtStream", "Progress", "tail_of"]
+__all__ = ["DealtStream", "Progress", "check_dealing", "tail_of"]
 
 
 class DealtStream(IterableDataset[Any]):
@@ -42,8 +43,7 @@ class DealtStream(IterableDataset[Any]):
         rank: int | None,
         world_size: int | None,
     ) -> None:
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: a batch holds at least one sample")
+        check_dealing(batch_size, shuffle, seed, MAX_SEED)
         current_ranks(rank, world_size)  # contradictions are errors here, not in a worker
         self.num_samples = num_samples
         self.batch_size = batch_size
@@ -55,8 +55,11 @@ class DealtStream(IterableDataset[Any]):
         self._running: Progress | None = None
         self._restored: Progress | None = None  # by a share
 
-    def _read(self, samples: Iterator[int], taken: int) -> Iterator[Any]:
-        """The samples of these numbers, one for each, in this order; `taken` of this process come before them."""
+    def _read(self, samples: Iterator[int], taken: int, before: Iterator[int]) -> Iterator[Any]:
+        """The samples of these numbers, one for each, in this order; `taken` of this process come before them.
+
+        `before` are the numbers of what came before, the last one first: for who looks for a good sample to repeat.
+        """
         raise NotImplementedError
 
     @property
@@ -126,7 +129,8 @@ class DealtStream(IterableDataset[Any]):
 
     def _samples(self, order: Order, progress: Progress) -> Generator[Any]:
         indices = (index for block in progress.positions() for index in order.samples(block).tolist())
-        for sample in self._read(indices, progress.num_taken):
+        before = (order.samples([position]).item() for position in progress.deal.before(progress.num_taken))
+        for sample in self._read(indices, progress.num_taken, before):
             progress.num_taken += 1
             yield sample
 
@@ -216,8 +220,17 @@ class Progress:
         return share_of(self.deal, self.num_taken, **facts)  # type: ignore[arg-type]
 
 
+def check_dealing(batch_size: int | None, shuffle: bool, seed: int, largest_seed: int | None = None) -> None:
+    """Raise ConfigError for what is not of its type or too small: here, not in a worker."""
+    if batch_size is not None:
+        whole_number("batch_size", batch_size, 1)
+    true_or_false("shuffle", shuffle)
+    whole_number("seed", seed, 0, largest_seed)
+
+
 def tail_of(*, drop_last: bool, pad: bool) -> Tail:
     """What happens to the last samples, fewer than a batch for every rank."""
+    drop_last, pad = true_or_false("drop_last", drop_last), true_or_false("pad", pad)
     if drop_last and pad:
         raise ValueError("drop_last and pad contradict each other: the last samples are left out or filled up")
     return "drop" if drop_last else "pad" if pad else "exact"

@@ -18,8 +18,7 @@ from ..checkpoint.extents import Extent, Want
 from ..checkpoint.retention import note_loaded, note_saved
 from ..errors import ConfigError
 from ..transfer.write import ObjectWriter
-from .dcp_plan import region
-from .tensors import is_plain, memory_of, pieces
+from .tensors import is_plain, memory_of, pieces, region
 
 __all__ = ["TensorSlice", "dtype_of", "load_file", "name_of", "safe_open", "save_file", "sharding_of", "write_tensor"]
 

@@ -9,7 +9,7 @@ from torch.utils.data import Sampler
 from ..data.order import Deal, Order
 from ..data.state import checked_share, checked_state, state_of
 from .ranks import current_ranks
-from .resumable import Progress, tail_of
+from .resumable import Progress, check_dealing, tail_of
 
 __all__ = ["ResumableSampler"]
 
@@ -36,6 +36,7 @@ class ResumableSampler(Sampler[int]):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
+        check_dealing(batch_size, shuffle, seed)
         self.num_samples = len(data_source)
         self.batch_size = batch_size
         self.seed = seed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Self, TypeVar
 
@@ -142,9 +141,8 @@ class SourcePipe(CountedPipe):
         return self
 
     def _numbers(self, count: int) -> Iterator[int]:
-        """Which of `count` items this iteration gives, in order."""
+        """Which of `count` items are this instance's, in order."""
         num_instances, instance = self._share()
         order = Order(count, self._shuffle, self._seed)
         deal = Deal(count, num_ranks=num_instances, rank=instance)
-        numbers = (number for block in deal.blocks() for number in order.samples(block).tolist())
-        return itertools.islice(numbers, self._first(), None)
+        return (number for block in deal.blocks() for number in order.samples(block).tolist())

@@ -128,7 +128,8 @@ class Forward:
         if self._owner != os.getpid():  # the threads that would bring the blocks are not in a forked child
             self._begin()
         if self._info is None:
-            info, self._block = self._coming.popleft()[1].result()
+            info, self._block = self._coming[0][1].result()  # who asks again after an error gets it again
+            self._coming.popleft()
             self._check(info)
             self._info = self._version = info
             self._memory = memoryview(self._block)

@@ -6,20 +6,17 @@ How CRCs are joined is told in `crc`.
 
 from __future__ import annotations
 
-import importlib
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-from ..errors import CorruptDataError, MissingPackageError
-from ..loading import gate
+from .. import crc32c
+from ..crc32c import Update
+from ..errors import CorruptDataError
 from . import crc
 
 __all__ = ["Checksum", "Coverage", "best_algorithm", "joined", "parsed"]
-
-Update = Callable[[memoryview, int], int]
 
 
 class _Algorithm(NamedTuple):
@@ -27,28 +24,15 @@ class _Algorithm(NamedTuple):
     polynomial: int
 
 
-def _crc32c() -> Update:
-    with gate:
-        try:
-            return cast(Update, importlib.import_module("crc32c").crc32c)
-        except ImportError as exc:
-            raise MissingPackageError("a crc32c checksum needs the package crc32c: pip install 's3dlio[torch]'") from exc
-
-
 _ALGORITHMS = {
-    "crc32c": _Algorithm(_crc32c, crc.CRC32C),
+    "crc32c": _Algorithm(lambda: crc32c.load("a crc32c checksum needs the package crc32c", "torch"), crc.CRC32C),
     "crc32": _Algorithm(lambda: zlib.crc32, crc.CRC32),
 }
 
 
-@lru_cache
 def best_algorithm() -> str:
     """crc32c where its package is installed, since processors have an instruction for it; else crc32."""
-    try:
-        _crc32c()
-    except MissingPackageError:
-        return "crc32"
-    return "crc32c"
+    return "crc32c" if crc32c.find() else "crc32"
 
 
 def _text(algorithm: str, value: int) -> str:

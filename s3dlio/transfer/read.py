@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TypeVar
 
 from .. import runtime
 from ..config import Options
@@ -21,8 +20,6 @@ from . import plan
 __all__ = ["Arrival", "arrivals", "fetch", "fetch_many", "fetch_range", "fill"]
 
 ATTEMPTS_ON_CHANGE = 3
-
-T = TypeVar("T")
 
 
 class _Landing:
@@ -69,23 +66,18 @@ def fetch(store: Store, key: str, options: Options, version: str | None = None) 
 def fetch_range(
     store: Store, key: str, start: int, length: int | None, options: Options, version: str | None = None
 ) -> BytesView:
-    """Bytes [start, start + length), as far as the object goes; a long range comes in parallel."""
+    """Bytes [start, start + length), as far as the object goes; a long range comes in parallel.
 
-    def read() -> BytesView:
-        first = _first_read(store, key, options, start=start, length=length, version=version)
-        return _completed(store, first, store.read(first), options)
-
-    return _steady(read)
-
-
-def _steady(read: Callable[[], T]) -> T:
-    """`read`, again when the object was replaced meanwhile."""
-    for _ in range(ATTEMPTS_ON_CHANGE - 1):
+    An object that is replaced meanwhile is read again.
+    """
+    for attempt in range(1, ATTEMPTS_ON_CHANGE + 1):
         try:
-            return read()
+            first = _first_read(store, key, options, start=start, length=length, version=version)
+            return _completed(store, first, store.read(first), options)
         except ChangedError:
-            continue
-    return read()
+            if attempt == ATTEMPTS_ON_CHANGE:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _first_read(

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib
 import zlib
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...loading import gate
+from ... import crc32c
 from .http import Head
 
 __all__ = ["BodyChecksum", "checksum_of", "is_intact", "upload_algorithm"]
-
-_Update = Callable[[memoryview, int], int]
 
 
 class BodyChecksum(NamedTuple):
@@ -33,24 +29,14 @@ class BodyChecksum(NamedTuple):
         return f"x-amz-checksum-{self.algorithm.lower()}", self.value
 
 
-@lru_cache(maxsize=1)
-def _crc32c() -> _Update | None:
-    with gate:
-        try:
-            update: _Update = importlib.import_module("crc32c").crc32c
-        except ImportError:
-            return None
-    return update
-
-
 def upload_algorithm() -> str:
     """What bodies are sent with."""
-    return "CRC32C" if _crc32c() else "CRC32"
+    return "CRC32C" if crc32c.find() else "CRC32"
 
 
 def checksum_of(buffers: Sequence[memoryview]) -> BodyChecksum:
     """The checksum of all bytes, one buffer after the other."""
-    update, value = _crc32c() or zlib.crc32, 0
+    update, value = crc32c.find() or zlib.crc32, 0
     for buffer in buffers:
         value = update(buffer, value)
     return BodyChecksum(upload_algorithm(), _encoded(value))
@@ -62,12 +48,12 @@ def _encoded(value: int) -> str:
 
 def is_intact(head: Head, memory: memoryview) -> bool:
     """Compare with a checksum of the whole object, where the answer has one that is cheap. `-N` marks one of parts."""
-    crc32c, crc32 = head.get("x-amz-checksum-crc32c"), head.get("x-amz-checksum-crc32")
+    castagnoli, crc32 = head.get("x-amz-checksum-crc32c"), head.get("x-amz-checksum-crc32")
     sha256 = head.get("x-amz-checksum-sha256")
-    if not (crc32c or crc32 or sha256) or (head.get("x-amz-checksum-type") or "").upper() == "COMPOSITE":
+    if not (castagnoli or crc32 or sha256) or (head.get("x-amz-checksum-type") or "").upper() == "COMPOSITE":
         return True
-    if crc32c and "-" not in crc32c and (update := _crc32c()):
-        return crc32c == _encoded(update(memory, 0))
+    if castagnoli and "-" not in castagnoli and (update := crc32c.find()):
+        return castagnoli == _encoded(update(memory, 0))
     if crc32 and "-" not in crc32:
         return crc32 == _encoded(zlib.crc32(memory))
     if sha256 and "-" not in sha256:

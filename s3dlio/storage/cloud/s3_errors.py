@@ -15,6 +15,7 @@ from ...errors import (
     NotFoundError,
     PreconditionFailedError,
     S3dlioError,
+    UnsupportedError,
 )
 from .http import Head, Request, Response
 from .retry import Failure, Verdict
@@ -48,6 +49,11 @@ class Site(Protocol):
 
 _NOT_FOUND = (NotFoundError, "check the name, or list its parent")
 _DENIED = (AccessDeniedError, "check the access key and its rights")
+_UNSUPPORTED = (
+    UnsupportedError,
+    "the server does not know what the request asks for: leave conditions (if_absent, if_match) out, or set "
+    "AWS_REQUEST_CHECKSUM_CALCULATION=when_required, or use a server that knows them",
+)
 _BY_CODE: dict[str, tuple[type[S3dlioError], str]] = {
     "AccessDenied": _DENIED,
     "InvalidPart": (S3dlioError, "a part of the upload is not there any more: write the object again"),
@@ -60,6 +66,7 @@ _BY_CODE: dict[str, tuple[type[S3dlioError], str]] = {
     "BucketAlreadyOwnedByYou": (PreconditionFailedError, "it is there"),
     "BucketAlreadyExists": (PreconditionFailedError, "somebody has a bucket of this name: choose another"),
     "BucketNotEmpty": (NotEmptyError, "delete what it holds first"),
+    "NotImplemented": _UNSUPPORTED,
     "EntityTooLarge": (ConfigError, "the object is larger than the store takes"),
     "KeyTooLongError": (ConfigError, "the key is longer than the store takes"),
 }
@@ -69,6 +76,7 @@ _BY_STATUS: dict[int, tuple[type[S3dlioError], str]] = {
     403: _DENIED,
     404: _NOT_FOUND,
     412: (PreconditionFailedError, "the object is not in the expected state any more"),
+    501: _UNSUPPORTED,
 }
 _TRANSIENT_CODES = {"RequestTimeout", "InternalError", "OperationAborted", "ConditionalRequestConflict", "BadDigest"}
 _THROTTLING_CODES = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"}

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.metadata import Metadata
 
-from ..checkpoint.blocks import ALGORITHM, crc32c
-from ..errors import CorruptDataError, UnsafePickleError
+from ...checkpoint.blocks import ALGORITHM, crc32c
+from ...errors import CorruptDataError, UnsafePickleError
 
 __all__ = ["dump", "load"]
 

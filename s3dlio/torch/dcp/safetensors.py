@@ -25,17 +25,16 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
-from .. import objects, runtime
-from ..checkpoint import safetensors as layout
-from ..checkpoint.blocks import crc32c
-from ..errors import ChangedError, ConfigError, NotFoundError, S3dlioError
-from ..storage.base import ObjectInfo
-from ..transfer.write import ObjectWriter
-from . import dcp_plan
-from .dcp_plan import Facts
-from .dcp_reader import StorageReader
-from .dcp_writer import Resolve, StorageWriter
-from .safetensors import dtype_of, name_of, sharding_of, write_tensor
+from ... import objects, runtime
+from ...checkpoint import safetensors as layout
+from ...checkpoint.blocks import crc32c
+from ...errors import ChangedError, ConfigError, NotFoundError, S3dlioError
+from ...storage.base import ObjectInfo
+from ...transfer.write import ObjectWriter
+from ..safetensors import dtype_of, name_of, sharding_of, write_tensor
+from .plan import Facts, info_of, split_items
+from .reader import StorageReader
+from .writer import Resolve, StorageWriter
 
 __all__ = ["INDEX", "SafetensorsReader", "SafetensorsWriter"]
 
@@ -76,7 +75,7 @@ class SafetensorsWriter(StorageWriter):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Number the files of all ranks; and remove the index of what is to be overwritten."""
-        dealt = [dcp_plan.split_items(plan.items, self.files_per_rank) for plan in plans]
+        dealt = [split_items(plan.items, self.files_per_rank) for plan in plans]
         num_files = sum(map(len, dealt))
         numbers = iter(range(1, num_files + 1))
         self._old_names = set()
@@ -94,7 +93,7 @@ class SafetensorsWriter(StorageWriter):
                 super().discard()
 
     def _files_of(self, plan: SavePlan) -> list[tuple[str, list[WriteItem]]]:
-        dealt = dcp_plan.split_items(plan.items, self.files_per_rank)
+        dealt = split_items(plan.items, self.files_per_rank)
         return list(zip(plan.storage_data, dealt, strict=True))
 
     def _write_items(self, file: ObjectWriter, name: str, items: Sequence[WriteItem], resolve: Resolve) -> list[WriteResult]:
@@ -113,7 +112,7 @@ class SafetensorsWriter(StorageWriter):
                 raise S3dlioError(f"{fqn} has changed while it was saved: {tuple(data.size())}, not {info.shape}")
             write_tensor(file, data)
             start, length = header.data_start + info.start, info.end - info.start
-            stored = dcp_plan.info_of(name, start, length, Facts(start, length, None, is_raw=True))
+            stored = info_of(name, start, length, Facts(start, length, None, is_raw=True))
             results.append(WriteResult(by_name[fqn].index, length, stored))
         return results
 
@@ -167,7 +166,7 @@ class SafetensorsReader(StorageReader):
                 known.size = torch.Size(map(max, known.size, size))
                 start, length = header.data_start + info.start, info.end - info.start
                 facts = Facts(start, length, None, is_raw=True, etag=etag)
-                storage_data[MetadataIndex(fqn, offsets)] = dcp_plan.info_of(name, start, length, facts)
+                storage_data[MetadataIndex(fqn, offsets)] = info_of(name, start, length, facts)
         return Metadata(dict(tensors), storage_data=storage_data, storage_meta=StorageMeta(load_id=self.load_id))
 
     def _headers(self) -> Iterator[tuple[str, layout.Header, str | None]]:

@@ -22,12 +22,12 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem, SavePlanner
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-from ..checkpoint.retention import note_saved
-from ..errors import ConfigError, PreconditionFailedError, S3dlioError
-from .archive import load_from
-from .dcp_reader import StorageReader
-from .dcp_safetensors import SafetensorsReader, SafetensorsWriter
-from .dcp_writer import NOT_COMMITTED, StorageWriter
+from ...checkpoint.retention import note_saved
+from ...errors import ConfigError, PreconditionFailedError, S3dlioError
+from ..archive import load_from
+from .reader import StorageReader
+from .safetensors import SafetensorsReader, SafetensorsWriter
+from .writer import NOT_COMMITTED, StorageWriter
 
 __all__ = ["StorageReader", "StorageWriter", "async_save", "load", "save"]
 

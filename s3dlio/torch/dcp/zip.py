@@ -18,12 +18,13 @@ import sys
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["Layout", "RawTensor", "archive_around", "layout_of", "strides_of"]
+from ..tensors import strides_of
+
+__all__ = ["Layout", "RawTensor", "archive_around", "layout_of"]
 
 _FOLDER = "archive/"
 _RAW = "data/0"
@@ -51,11 +52,6 @@ class Layout(NamedTuple):
 
     tensor: RawTensor
     start: int
-
-
-def strides_of(size: Sequence[int]) -> tuple[int, ...]:
-    """The steps, in elements, of a tensor in C order."""
-    return tuple(math.prod(size[dim + 1 :]) for dim in range(len(size)))
 
 
 class _Storage:

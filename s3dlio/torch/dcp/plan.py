@@ -14,23 +14,20 @@ from typing import Any, NamedTuple
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.planner import WriteItem
 
-from ..checkpoint.blocks import ALGORITHM, BLOCK_BYTES
-from ..checkpoint.extents import Extent
-from ..errors import S3dlioError
-from .dcp_zip import strides_of
+from ...checkpoint.blocks import ALGORITHM, BLOCK_BYTES
+from ...checkpoint.extents import Extent
+from ...errors import S3dlioError
 
 __all__ = [
     "DATA_SUFFIX",
     "Facts",
     "METADATA",
-    "Region",
     "extent_of",
     "facts_of",
     "file_name",
     "info_of",
     "is_data_file",
     "item_bytes",
-    "region",
     "split_items",
 ]
 
@@ -104,28 +101,3 @@ def split_items(items: Sequence[WriteItem], num_files: int) -> list[list[WriteIt
         files[smallest].append(index)
         sizes[smallest] += max(1, item_bytes(items[index]))
     return [[items[index] for index in sorted(file)] for file in files if file]
-
-
-class Region(NamedTuple):
-    """Elements [start, start + length) of a tensor in C order hold a box of it; `is_exact` when they hold nothing else."""
-
-    start: int
-    length: int
-    is_exact: bool
-
-
-def region(size: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]) -> Region:
-    """The run of elements that holds the box of `lengths` at `offsets` in a tensor of `size`.
-
-    Where it holds others, too, it consists of whole rows (slices of the first dimension).
-    """
-    if not len(size):
-        return Region(0, 1, True)
-    strides = strides_of(size)
-    inner = len(size) - 1  # the first dimension behind which all is wanted
-    while inner > 0 and lengths[inner] == size[inner]:
-        inner -= 1
-    if all(length == 1 for length in lengths[:inner]) or 0 in lengths:
-        start = sum(offset * stride for offset, stride in zip(offsets, strides, strict=True))
-        return Region(start, math.prod(lengths), True)
-    return Region(offsets[0] * strides[0], lengths[0] * strides[0], False)

@@ -22,25 +22,25 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.futures import Future
 
-from .. import config, objects
-from ..checkpoint import extents
-from ..checkpoint.blocks import crc32c
-from ..checkpoint.extents import Extent, Want
-from ..checkpoint.retention import note_loaded
-from ..errors import ChangedError, ConfigError, CorruptDataError, NotFoundError, S3dlioError
-from ..view import BytesView, empty
-from . import dcp_metadata, dcp_plan
-from .dcp_plan import Facts
-from .dcp_writer import checkpoint_uri
-from .dcp_zip import RawTensor, layout_of
-from .tensors import memory_of
+from ... import config, objects
+from ...checkpoint import extents
+from ...checkpoint.blocks import crc32c
+from ...checkpoint.extents import Extent, Want
+from ...checkpoint.retention import note_loaded
+from ...errors import ChangedError, CorruptDataError, NotFoundError, S3dlioError
+from ...view import BytesView, empty
+from ..tensors import memory_of, region
+from .metadata import load
+from .place import Place
+from .plan import METADATA, Facts, extent_of, facts_of
+from .zip import RawTensor, layout_of
 
 __all__ = ["StorageReader"]
 
 END_BYTES = 4096  # looked at on both ends of an archive that torch wrote, to find the raw bytes
 
 
-class StorageReader(storage.StorageReader):
+class StorageReader(Place, storage.StorageReader):
     """Load from the directory `checkpoint_id`, a URI of any scheme or a path.
 
     Checksums are verified, where the writer left some (torch's own leaves none). `weights_only` refuses a `.metadata` that
@@ -54,42 +54,27 @@ class StorageReader(storage.StorageReader):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin another load, from elsewhere when told."""
         if checkpoint_id is not None:
-            self._uri = checkpoint_uri(checkpoint_id)
-            objects.resolve(self._uri + dcp_plan.METADATA)
+            self._move_to(checkpoint_id)
         self.load_id = uuid.uuid4().hex
         self._metadata: Metadata | None = None
         self._seen: int | None = None  # what tells the save that `read_metadata` saw from others
 
-    @property
-    def checkpoint_id(self) -> str:
-        """The directory's URI."""
-        return self._uri
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Is it a URI of a scheme that is known here, or a path?"""
-        try:
-            objects.resolve(checkpoint_uri(checkpoint_id) + dcp_plan.METADATA)
-        except (ConfigError, TypeError):
-            return False
-        return True
-
     def require_checkpoint(self) -> None:
         """Raise NotFoundError when nothing says that a save into the directory has ended."""
-        names = (self._uri + rank + dcp_plan.METADATA for rank in ("", "__0"))
+        names = (self._uri + rank + METADATA for rank in ("", "__0"))
         if not any(map(objects.exists, names)):
-            raise NotFoundError(f"{self._uri} holds no complete checkpoint: there is no {self._uri}{dcp_plan.METADATA}")
+            raise NotFoundError(f"{self._uri} holds no complete checkpoint: there is no {self._uri}{METADATA}")
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Read `.metadata`, or that of `rank` where ranks saved without collectives."""
         rank = kwargs.get("rank")
-        uri = f"{self._uri}{'' if rank is None else f'__{rank}'}{dcp_plan.METADATA}"
+        uri = f"{self._uri}{'' if rank is None else f'__{rank}'}{METADATA}"
         try:
             data = objects.get(uri).tobytes()
         except NotFoundError as exc:
             raise NotFoundError(f"{self._uri} holds no complete checkpoint: there is no {uri}") from exc
         self._seen = crc32c(data) if rank is None else None  # each rank has its own one, else
-        metadata = dcp_metadata.load(data, uri, weights_only=self.weights_only)
+        metadata = load(data, uri, weights_only=self.weights_only)
         if getattr(metadata, "storage_meta", None) is None:
             metadata.storage_meta = StorageMeta()
         assert metadata.storage_meta is not None
@@ -149,7 +134,7 @@ class _Item:
 
     def __init__(self, folder: str, saved: RawTensor | None, info: _StorageInfo, item: ReadItem) -> None:
         self.folder, self.saved, self.info, self.item = folder, saved, info, item
-        self.facts = dcp_plan.facts_of(info)
+        self.facts = facts_of(info)
         self.is_foreign = (
             self.facts is None
             and item.type is LoadItemType.TENSOR
@@ -180,7 +165,7 @@ class _Item:
 
     def want(self, planner: LoadPlanner) -> Want:
         assert self.facts is not None
-        extent = dcp_plan.extent_of(self.folder, self.info, self.facts)
+        extent = extent_of(self.folder, self.info, self.facts)
         if self.item.type is LoadItemType.BYTE_IO:
             return _whole(extent, lambda data: planner.load_bytes(self.item, io.BytesIO(self._decoded(data))))
         if not self.facts.is_raw:
@@ -220,7 +205,7 @@ class _Item:
         offsets, lengths = tuple(self.item.storage_offsets), tuple(self.item.lengths)
         target = planner.resolve_tensor(self.item).detach()
         self._require_size(target, lengths)
-        run = dcp_plan.region(size, offsets, lengths)
+        run = region(size, offsets, lengths)
         start, length = run.start * dtype.itemsize, run.length * dtype.itemsize
         if extent.length != self.saved.num_bytes:
             raise CorruptDataError(

@@ -28,19 +28,20 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from .. import listing, objects, runtime
-from ..checkpoint.blocks import Checksums
-from ..errors import ConfigError, NotFoundError, PreconditionFailedError, S3dlioError
-from ..storage.base import Read
-from ..transfer.write import ObjectWriter
-from ..view import empty
-from . import dcp_metadata, dcp_plan
-from .archive import save_into
-from .dcp_plan import Facts
-from .dcp_zip import RawTensor, archive_around
-from .tensors import is_plain, pieces
+from ... import listing, objects, runtime
+from ...checkpoint.blocks import Checksums
+from ...checkpoint.publish import publish
+from ...checkpoint.small import read_part
+from ...errors import ConfigError, NotFoundError, PreconditionFailedError, S3dlioError
+from ...transfer.write import ObjectWriter
+from ..archive import save_into
+from ..tensors import is_plain, pieces
+from .metadata import dump, load
+from .place import Place
+from .plan import METADATA, Facts, file_name, info_of, is_data_file, item_bytes, split_items
+from .zip import RawTensor, archive_around
 
-__all__ = ["NOT_COMMITTED", "Resolve", "StorageWriter", "as_uri", "checkpoint_uri"]
+__all__ = ["NOT_COMMITTED", "Resolve", "StorageWriter"]
 
 log = logging.getLogger("s3dlio")
 
@@ -50,26 +51,14 @@ NOT_COMMITTED = "Nothing was committed: what stood there before stands."  # a no
 FILE_BYTES = 32 * 1024 * 1024  # a file of its own pays from here on
 
 
-def as_uri(path: str | os.PathLike[str]) -> str:
-    """A URI as it is, and a plain path as one of `file://`."""
-    text = os.fspath(path)
-    return text if "://" in text else f"file://{text}"
-
-
-def checkpoint_uri(checkpoint_id: str | os.PathLike[str]) -> str:
-    """The directory of a checkpoint as a URI with a slash at its end."""
-    uri = as_uri(checkpoint_id)
-    return uri if uri.endswith("/") else uri + "/"
-
-
-class StorageWriter(storage.StorageWriter):
+class StorageWriter(Place, storage.StorageWriter):
     """Save to the directory `checkpoint_id`, a URI of any scheme or a path.
 
     Each rank writes at most `files_per_rank` objects at once, straight from the tensors' memory, in parts; beyond that it
     needs memory for the parts in flight, whatever the size of the model. The files carry an id of this save, so a
     checkpoint that stood in the directory stays whole until the new one is committed, and is then removed; with
-    `overwrite=False` it is refused instead. Of two saves into one directory that overlap, the later commit fails on
-    stores that know conditional writes.
+    `overwrite=False` it is refused instead. Of two saves into one directory that overlap, the later commit fails; on
+    stores without conditional writes it may replace the other one instead.
 
     Any failure, in any thread, raises from `save` on every rank. Pickles for spawned processes; one save at a time.
     """
@@ -84,8 +73,7 @@ class StorageWriter(storage.StorageWriter):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin another save, elsewhere when told."""
         if checkpoint_id is not None:
-            self._uri = checkpoint_uri(checkpoint_id)
-            objects.resolve(self._uri + dcp_plan.METADATA)
+            self._move_to(checkpoint_id)
         self._rank = 0
         self._use_collectives = True
         self._is_coordinator = False
@@ -94,20 +82,6 @@ class StorageWriter(storage.StorageWriter):
         self._old_etag: str | None = None
         self._old_time: float | None = None
         self.save_id = uuid.uuid4().hex[:16]
-
-    @property
-    def checkpoint_id(self) -> str:
-        """The directory's URI."""
-        return self._uri
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Is it a URI of a scheme that is known here, or a path?"""
-        try:
-            objects.resolve(checkpoint_uri(checkpoint_id) + dcp_plan.METADATA)
-        except (ConfigError, TypeError):
-            return False
-        return True
 
     def storage_meta(self) -> StorageMeta:
         """Where the checkpoint is, and the id of the coordinator's files."""
@@ -133,16 +107,16 @@ class StorageWriter(storage.StorageWriter):
     @property
     def _metadata_uri(self) -> str:
         rank = "" if self._use_collectives else f"__{self._rank}"
-        return f"{self._uri}{rank}{dcp_plan.METADATA}"
+        return f"{self._uri}{rank}{METADATA}"
 
     def _current(self) -> tuple[bytes | None, str | None, float | None]:
         """The object that commits what stands in the directory, its etag and its time."""
         store, key = objects.resolve(self._metadata_uri)
         try:
-            info, data = store.read(Read(key, 0, None, lambda _, count: memoryview(empty(count))))
+            info, data = read_part(store, key)
         except NotFoundError:
             return None, None, None
-        return data.tobytes(), info.etag, info.last_modified
+        return data, info.etag, info.last_modified
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Nothing to add: file names are each rank's own, also when torch uses a plan again that it has kept."""
@@ -169,10 +143,10 @@ class StorageWriter(storage.StorageWriter):
 
     def _files_of(self, plan: SavePlan) -> list[tuple[str, list[WriteItem]]]:
         """The files that this rank writes, with their items."""
-        total = sum(map(dcp_plan.item_bytes, plan.items))
+        total = sum(map(item_bytes, plan.items))
         num_files = max(1, min(self.files_per_rank, total // FILE_BYTES))
-        dealt = dcp_plan.split_items(plan.items, num_files)
-        return [(dcp_plan.file_name(self._rank, number, self.save_id), items) for number, items in enumerate(dealt)]
+        dealt = split_items(plan.items, num_files)
+        return [(file_name(self._rank, number, self.save_id), items) for number, items in enumerate(dealt)]
 
     def discard(self) -> None:
         """Remove the files that this rank wrote for a save of which it knows that it was not committed."""
@@ -209,16 +183,16 @@ class StorageWriter(storage.StorageWriter):
 
     def _rendered(self, metadata: Metadata) -> bytes:
         """The bytes of the object that commits the checkpoint."""
-        return dcp_metadata.dump(metadata)
+        return dump(metadata)
 
     def _names_in(self, rendered: bytes) -> set[str]:
         """The data files that an object of that kind names."""
-        return {info.relative_path for info in dcp_metadata.load(rendered, self._metadata_uri).storage_data.values()}
+        return {info.relative_path for info in load(rendered, self._metadata_uri).storage_data.values()}
 
     def _commit(self, data: bytes) -> None:
         store, key = objects.resolve(self._metadata_uri)
         try:
-            store.put(key, memoryview(data), if_absent=self._old is None, if_match=self._old_etag, durable=True)
+            publish(store, key, data, is_first=self._old is None, etag=self._old_etag)
         except S3dlioError as exc:
             if self._standing(exc) == data:  # the answer was lost, not the request
                 return
@@ -245,7 +219,7 @@ class StorageWriter(storage.StorageWriter):
         if self._use_collectives and self._old_time is not None:
             for entry, info in listing.walk(self._uri, recursive=False):
                 name = entry[len(self._uri) :]
-                if dcp_plan.is_data_file(name) and info is not None and (info.last_modified or inf) < self._old_time:
+                if is_data_file(name) and info is not None and (info.last_modified or inf) < self._old_time:
                     names.add(name)
         for _ in runtime.each(lambda name: objects.delete(self._uri + name), sorted(names - kept), window=8):
             continue
@@ -321,4 +295,4 @@ def _write_item(file: ObjectWriter, name: str, item: WriteItem, data: torch.Tens
         facts = Facts(start, checksums.num_bytes, checksums.digest(), is_raw=True)
         file.write(tail)
     length = file.tell() - offset
-    return WriteResult(item.index, length, dcp_plan.info_of(name, offset, length, facts))
+    return WriteResult(item.index, length, info_of(name, offset, length, facts))
