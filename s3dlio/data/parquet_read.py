@@ -77,8 +77,8 @@ def layout_of(index: FileIndex, row_group: int, leaves: Sequence[int] | None) ->
 class Cut:
     """A row group on its way: `view` becomes a whole file.
 
-    One that `is_large` takes more memory while it is decoded. Its view is no pool memory where the result is none either:
-    that would stay beside it.
+    One that `is_large` takes more memory while it is decoded. Its view is no pool memory, which would stay beside the
+    result: it is that of one that was decoded before, and may be longer than the file.
     """
 
     __slots__ = ("arrival", "index", "is_decoded", "is_large", "is_over", "layout", "missing", "row_group", "view")

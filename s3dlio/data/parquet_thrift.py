@@ -16,12 +16,12 @@ from typing import TypeAlias
 
 __all__ = [
     "BINARY",
-    "I64",
-    "LIST",
-    "STRUCT",
     "Field",
+    "I64",
     "Inside",
+    "LIST",
     "STOP",
+    "STRUCT",
     "Struct",
     "UNKNOWN",
     "binary",
