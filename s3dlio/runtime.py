@@ -1,9 +1,9 @@
 """What a process owns: I/O threads, the async twins, and what a forked child must drop.
 
 Several pools, because a pool must never wait on itself: `io` runs leaf requests only, `calls` whole verbs for the async
-twins, and `decoders` compute, as many as pay. Their threads are daemons, made when needed and at most `limit` of them, so
-that an exit never waits for a stalled disk or server. A ^C waits for the requests that run, each of which has its own bound,
-and begins no others.
+twins, `decoders` compute, as many as pay, and `lone_decoder` what is too large for several at once. Their threads are
+daemons, made when needed and at most `limit` of them, so that an exit never waits for a stalled disk or server. A ^C waits
+for the requests that run, each of which has its own bound, and begins no others.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ __all__ = [
     "each",
     "inherited",
     "io",
+    "lone_decoder",
     "twin",
     "when_collected",
 ]
@@ -149,6 +150,7 @@ def _fulfil(future: Future[T], task: Callable[[], T]) -> None:
 io = Threads("io", lambda: config.snapshot().worker_threads)
 calls = Threads("call", lambda: 64)
 decoders = Threads("decode", lambda: min(MOST_DECODERS, os.cpu_count() or 1))
+lone_decoder = Threads("decode-large", lambda: 1)
 
 
 def each(

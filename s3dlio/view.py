@@ -228,6 +228,7 @@ class _Pool:
     def forget(self) -> None:
         """Let go of every block: those in use go on as ordinary memory."""
         self._classes: dict[int, OrderedDict[_Block, None]] = {}
+        self._misses: dict[int, int] = {}  # how often in a row no block of a size was free
         self._order: deque[_Block] = deque()
         self._num_bytes = 0
         self._lock = threading.RLock()  # again by the same thread: a collection may run anyone's finalizer, anywhere
@@ -237,10 +238,14 @@ class _Pool:
         size = size_class(num_bytes)
         with self._lock:
             blocks = self._classes.get(size) or OrderedDict[_Block, None]()
-            for _ in range(min(len(blocks), self.PROBES)):
+            num_misses = self._misses.get(size, 0)
+            self._misses[size] = num_misses + 1
+            # Where all that is taken is kept, a long search for each is in vain.
+            for _ in range(min(len(blocks), self.PROBES if num_misses < self.PROBES else 1)):
                 block = next(iter(blocks))
                 blocks.move_to_end(block)
                 if _num_references(block) == _REFS_OF_A_FREE_BLOCK:
+                    self._misses[size] = 0
                     return block.memory[:num_bytes]  # refers to the owner before the lock is let go
         block = _Block(size)
         self._remember(block, config.pool_bytes())

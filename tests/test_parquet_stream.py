@@ -19,6 +19,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import s3dlio
 import s3dlio.torch
 from s3dlio import BadSampleWarning
+from s3dlio.data.parquet import decode as parquet_decode
 from s3dlio.data.parquet import loader as parquet
 from s3dlio.data.parquet import read as parquet_read
 from s3dlio.storage.cloud import wire
@@ -355,7 +356,7 @@ class TestAccount:
         assert account["advice"]
 
     def test_decoding_is_told_apart(self, good: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        decoded = parquet.decoded
+        decoded = parquet_decode.decoded
 
         def slow(cut: Any) -> Any:
             threading.Event().wait(0.05)

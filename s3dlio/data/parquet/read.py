@@ -36,6 +36,7 @@ SMALL_BYTES = 512 * 1024  # reads shorter than this are driven by the calling th
 SMALL_AT_ONCE = 4  # times as many of them: while it computes, or waits for a row group to be decoded, it sends none
 
 LARGE_BYTES = 2 * 1024 * 1024  # of such row groups, memory beside the result is saved
+ALONE_BYTES = 24 * 1024 * 1024  # such ones one thread decodes: it finds again what its allocator was given back
 
 T = TypeVar("T")
 
@@ -76,8 +77,8 @@ def layout_of(index: FileIndex, row_group: int, leaves: Sequence[int] | None) ->
 class Cut:
     """A row group on its way: `view` becomes a whole file.
 
-    One that `is_large` takes more memory while it is decoded. Its view is no pool memory where the result is none either:
-    that would stay beside it.
+    One that `is_large` takes more memory while it is decoded. Its view is no pool memory, which would stay beside the
+    result: it is that of one that was decoded before, and may be longer than the file.
     """
 
     __slots__ = ("arrival", "index", "is_decoded", "is_large", "is_over", "layout", "missing", "row_group", "view")
@@ -260,7 +261,7 @@ def outcomes(
     options: Options,
     left: Collection[object] = (),
 ) -> Generator[T | Exception]:
-    """`finish` of row groups, in the order of `cuts`, while further ones are read, and decoded in threads for that.
+    """`finish` of row groups, in the order of `cuts`, while further ones are read and decoded in other threads.
 
     What could not be had is its error, at its turn. At most `prefetch` of them are on their way, or here and not yet taken;
     `cuts` is advanced only as far. While one is decoded it takes its memory twice, so only as many are at once as `Room`
@@ -356,7 +357,8 @@ def _finishing(cut: Cut, finish: Callable[[Cut], T]) -> Future[T]:
     if cut.arrival is not None:
         cut.arrival.land()
     if cut.is_decoded:
-        return runtime.decoders.submit(partial(finish, cut))
+        threads = runtime.decoders if cut.layout.decoded_bytes < ALONE_BYTES else runtime.lone_decoder
+        return threads.submit(partial(finish, cut))
     future: Future[T] = Future()
     future.set_result(finish(cut))
     return future
