@@ -205,9 +205,9 @@ due.append(lambda: arenas.received(arena.storage))
 child = os.fork()
 views.clear()
 if not child:
-    os._exit(arena.memory[-1] != arenas.IN_USE)
+    os._exit(int(arena.memory[-1] != arenas.IN_USE))
 status = os.waitpid(child, 0)[1]
-raise SystemExit(status or arena.memory[-1] != arenas.IN_USE)
+raise SystemExit(int(status != 0 or arena.memory[-1] != arenas.IN_USE))
 """
 
 
