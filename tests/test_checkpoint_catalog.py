@@ -171,6 +171,10 @@ class TestCompleteness:
         place.put("d/.metadata", pickle.dumps(Metadata({}, storage_data=items)))
         assert names(place.root) == ["d/"]
 
+    def test_metadata_of_a_writer_that_keeps_no_facts_commits_as_it_is(self, place: Place) -> None:
+        place.put("d/.metadata", pickle.dumps(Metadata({})))
+        assert names(place.root) == ["d/"]
+
     @pytest.mark.parametrize(("commit", "content"), [(".metadata", b"x"), (".metadata", pickle.dumps({})), (INDEX, b"{}")])
     def test_a_damaged_commit_commits_nothing_and_is_told_of(
         self, commit: str, content: bytes, place: Place, caplog: pytest.LogCaptureFixture

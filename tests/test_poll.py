@@ -109,6 +109,27 @@ def test_no_more_run_than_the_process_may_ask_of_one_server(faults: FaultServer,
     assert faults.num_connections <= 3
 
 
+@pytest.mark.timeout(30)
+def test_what_is_to_be_read_may_be_found_by_reading(faults: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lazy listing, say. What its consumer has begun keeps it out of no place, or both would wait for ever."""
+    monkeypatch.setenv("S3DLIO_MAX_CONNECTIONS", "1")
+    for number in range(10):
+        faults.s3.put(f"k{number}", str(number).encode())
+    store = S3Store("bkt", config.s3_options())
+
+    def found() -> Iterator[Read]:
+        for read in reads(10):
+            store.read(Read("k0", 0, 10, _memory))
+            yield read
+
+    store.read(next(reads(1)))  # there is a connection at rest
+    outcomes = store.read_many(found(), window=4)
+    assert sorted(bytes(result.data) for _, result in outcomes if not isinstance(result, BaseException)) == [
+        str(number).encode() for number in range(10)
+    ]
+    assert store.wire.pace.num_running == 0
+
+
 def test_errors_come_as_results_and_stop_nothing(faults: FaultServer, store: S3Store) -> None:
     del faults.s3.buckets["bkt"]["k7"]
     found = results(store, 20, 4)

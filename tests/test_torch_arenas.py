@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -134,3 +137,80 @@ def test_free_ones_of_other_sizes_make_room(monkeypatch: pytest.MonkeyPatch) -> 
     assert [arena.memory.size for arena in own._kept] == [second.memory.size, third.memory.size]
     third.memory[-1] = arenas.FREE
     assert own.take(500_000).storage is third.storage
+
+
+def test_another_sharing_strategy_takes_other_memory() -> None:
+    """PyTorch moves what it shares by descriptors before it sends it by name: who wrote to the old place would crash."""
+    context: Any = multiprocessing.get_context("fork")
+    process = context.Process(target=_change_strategies)
+    process.start()
+    process.join(WAIT)
+    assert process.exitcode == 0
+
+
+def _change_strategies() -> None:
+    for number, strategy in enumerate(["file_descriptor", "file_system", "file_descriptor"]):
+        torch.multiprocessing.set_sharing_strategy(strategy)
+        for _ in range(2):
+            pieces = ForkingPickler.dumps(ViewBatch([copy_of(content(number))]))
+            batch = ForkingPickler.loads(pieces)
+            assert bytes(batch[0]) == content(number)
+            del batch
+        assert len(kept()) == 1
+
+
+def test_batches_of_any_size_may_be_arguments_of_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arenas, "KEPT_BYTES", NUM_BYTES)
+    context: Any = multiprocessing.get_context("spawn")
+    process = context.Process(target=_expect, args=([ViewBatch([copy_of(content(number))]) for number in range(4)],))
+    process.start()
+    process.join(WAIT)
+    assert process.exitcode == 0
+
+
+def _expect(batches: list[ViewBatch]) -> None:
+    assert [bytes(batch[0]) for batch in batches] == [content(number) for number in range(4)]
+
+
+def test_a_batch_travels_where_shared_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_: int) -> Any:
+        raise RuntimeError("unable to allocate shared memory(shm)")
+
+    monkeypatch.setattr(arenas, "_arenas", arenas._Arenas())
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared", full)
+    batch = ForkingPickler.loads(ForkingPickler.dumps(ViewBatch([copy_of(content(1), "k")])))
+    assert bytes(batch[0]) == content(1)
+    assert batch[0].uri == "k"
+    assert "no shared memory" in caplog.text
+
+
+def test_of_little_shared_memory_little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arenas, "_num_bytes_of_all", lambda: 64 * 1024 * 1024)
+    own = arenas._Arenas()
+    for _ in range(10):
+        own.take(1024 * 1024)
+    assert sum(arena.memory.size for arena in own._kept) <= 4 * 1024 * 1024
+
+
+RECEIVED_WHILE_FORKING = """
+import os
+due, views = [], []
+os.register_at_fork(before=lambda: views.extend(action() for action in due))  # first of all, so it runs last
+import torch
+from s3dlio.torch import arenas
+arena = arenas.take(100_000)
+due.append(lambda: arenas.received(arena.storage))
+child = os.fork()
+views.clear()
+if not child:
+    os._exit(int(arena.memory[-1] != arenas.IN_USE))
+status = os.waitpid(child, 0)[1]
+raise SystemExit(int(status != 0 or arena.memory[-1] != arenas.IN_USE))
+"""
+
+
+def test_what_comes_while_the_process_forks_is_let_go_of_by_neither() -> None:
+    """Another thread may receive it when the hooks before the fork have run; then parent and child look at it."""
+    subprocess.run([sys.executable, "-c", RECEIVED_WHILE_FORKING], check=True, timeout=WAIT)

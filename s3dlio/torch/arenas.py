@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+from torch.multiprocessing import get_sharing_strategy
 
 from ..runtime import after_fork
 from ..view import Bytes, size_class
@@ -20,6 +22,7 @@ from ..view import Bytes, size_class
 __all__ = ["Arena", "KEPT_BYTES", "received", "take"]
 
 KEPT_BYTES = 64 * 1024 * 1024  # of a process at most, in use or not; what is larger is used once
+SHARE_OF_ALL = 16  # of a file system of shared memory that is small, as containers have it, only such a part is kept
 FREE, IN_USE = 0, 1
 
 
@@ -43,20 +46,24 @@ class _Arenas:
 
     def _forget(self) -> None:
         self._kept: list[Arena] = []
+        self._strategy = ""  # how PyTorch shares those that are kept
         self._lock = threading.Lock()
 
     def take(self, num_bytes: int) -> Arena:
         size = size_class(num_bytes + 1)
         with self._lock:
+            if self._strategy != get_sharing_strategy():  # PyTorch would move them to other memory before it sends them
+                self._kept, self._strategy = [], get_sharing_strategy()
             fitting = (arena for arena in self._kept if arena.memory.size == size and arena.memory[-1] == FREE)
             arena = next(fitting, None) or self._made(size)
             arena.memory[-1] = IN_USE
         return arena
 
     def _made(self, size: int) -> Arena:
+        limit = min(KEPT_BYTES, _num_bytes_of_all() // SHARE_OF_ALL)
         arena = Arena.of(torch.UntypedStorage._new_shared(size))  # type: ignore[no-untyped-call]
-        if size <= KEPT_BYTES:
-            self._make_room(KEPT_BYTES - size)
+        if size <= limit:
+            self._make_room(limit - size)
             self._kept.append(arena)
         return arena
 
@@ -68,13 +75,27 @@ class _Arenas:
         self._kept = by_age
 
 
+@lru_cache(maxsize=1)
+def _num_bytes_of_all() -> int:
+    """How large the file system of shared memory is, where it is one: 64 MiB in a container that was told nothing."""
+    try:
+        status = os.statvfs("/dev/shm")  # noqa: S108 - where Linux has it
+    except OSError:
+        return KEPT_BYTES * SHARE_OF_ALL
+    return status.f_blocks * status.f_frsize
+
+
 _arenas = _Arenas()
 _received: dict[int, tuple[weakref.ref[Any], Bytes]] = {}
-os.register_at_fork(before=_received.clear)
+# Afterwards once more: another thread may have received something between the first time and the fork itself.
+os.register_at_fork(before=_received.clear, after_in_parent=_received.clear, after_in_child=_received.clear)
 
 
 def take(num_bytes: int) -> Arena:
-    """Shared memory of at least so many bytes and one more, to be sent to one other process."""
+    """Shared memory of at least so many bytes and one more, to be sent to one other process.
+
+    Raises RuntimeError, as PyTorch does, where there is not so much.
+    """
     return _arenas.take(num_bytes)
 
 

@@ -7,6 +7,8 @@ views that arrive are slices of the arena, 64-byte aligned; with the last of the
 
 from __future__ import annotations
 
+import logging
+import multiprocessing.context
 from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -23,6 +25,8 @@ from . import arenas
 __all__ = ["ViewBatch"]
 
 SMALL_BATCH_BYTES = 64 * 1024
+
+log = logging.getLogger("s3dlio")
 
 
 class ViewBatch(list[BytesView]):
@@ -76,12 +80,26 @@ def _layout(sizes: Sequence[int]) -> tuple[list[int], int]:
 def _pack(batch: Sequence[BytesView], kind: type[list[BytesView]] | None) -> tuple[Any, ...]:
     facts = [(view.size, view.uri) for view in batch]
     offsets, length = _layout([size for size, _ in facts])
-    if length < SMALL_BATCH_BYTES:
+    arena = None if length < SMALL_BATCH_BYTES else _arena(length)
+    if arena is None:
         return _unpack_blob, (b"".join(view.tobytes() for view in batch), facts, kind)
-    arena = arenas.take(length)
     for view, offset in zip(batch, offsets, strict=True):
         arena.memory[offset : offset + view.size] = view
     return _unpack_arena, (arena.storage, facts, kind)
+
+
+def _arena(length: int) -> arenas.Arena | None:
+    """None for the arguments of a new process, which begins when a descriptor may be closed; and where memory is short.
+
+    An error would not reach the receiver, who would wait for ever.
+    """
+    if multiprocessing.context.get_spawning_popen() is not None:
+        return None
+    try:
+        return arenas.take(length)
+    except RuntimeError as exc:
+        log.warning("a batch of %d bytes travels slowly, since there is no shared memory for it: %s", length, exc)
+        return None
 
 
 def _unpack_blob(blob: bytes, facts: list[tuple[int, str]], kind: type[list[BytesView]] | None) -> Any:

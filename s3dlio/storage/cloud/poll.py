@@ -118,7 +118,7 @@ class _Driver(Generic[T]):
         ready: list[tuple[_Flight[T], Opening]] = []
         while self._room:
             asked_at = time.monotonic()
-            call = next(self._calls, None)  # which may pause, and go on later
+            call = self._next_call()
             if call is None:
                 break
             self._room -= 1
@@ -133,6 +133,14 @@ class _Driver(Generic[T]):
                 self._launch(ready)
                 ready = []
         self._launch(ready)
+
+    def _next_call(self) -> Call[T] | None:
+        """None when there is none now: the iterator may pause, and go on later. It may read from the same server itself."""
+        self.is_parked = True
+        try:
+            return next(self._calls, None)
+        finally:
+            self.is_parked = False
 
     def _launch(self, ready: list[tuple[_Flight[T], Opening]]) -> None:
         """Send the requests of these openings; one that does not go out at once goes on as a coroutine."""
