@@ -53,7 +53,7 @@ class _Arenas:
         size = size_class(num_bytes + 1)
         with self._lock:
             strategy = get_sharing_strategy()  # type: ignore[no-untyped-call]
-            if self._strategy != strategy:  # PyTorch would move them to other memory before it sends them
+            if self._strategy != strategy:  # PyTorch would move what is kept to other memory before it sends it
                 self._kept, self._strategy = [], strategy
             fitting = (arena for arena in self._kept if arena.memory.size == size and arena.memory[-1] == FREE)
             arena = next(fitting, None) or self._made(size)
