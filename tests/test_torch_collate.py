@@ -19,7 +19,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 import s3dlio
 from s3dlio import BytesView, ObjectStoreIterableDataset, ObjectStoreMapDataset
 from s3dlio.torch.collate import SMALL_BATCH_BYTES, ViewBatch
-from tests.conftest import Place
+from tests.conftest import Place, eventually
 
 SIZES = random.Random(7).sample(range(1, 30_000), 24)
 
@@ -92,15 +92,15 @@ def test_a_batch_travels_as_one_piece_of_shared_memory_that_ends_with_its_last_v
     gc.collect()
     assert all(sum(view.nbytes for view in batch) > SMALL_BATCH_BYTES for batch in batches)
     assert all(len({id(arena(view)) for view in batch}) == 1 for batch in batches)
-    assert psutil.Process().num_fds() == before + 3
+    assert eventually(lambda: psutil.Process().num_fds() == before + 3), psutil.Process().open_files()
     last = batches[0][5]
     del batches
     gc.collect()
-    assert psutil.Process().num_fds() == before + 1
+    assert eventually(lambda: psutil.Process().num_fds() == before + 1), psutil.Process().open_files()
     assert last == content(SIZES[5])
     del last
     gc.collect()
-    assert psutil.Process().num_fds() == before
+    assert eventually(lambda: psutil.Process().num_fds() == before), psutil.Process().open_files()
 
 
 def test_a_small_batch_needs_no_descriptor(prefix: str) -> None:

@@ -93,9 +93,11 @@ class Wire:
     def perform(self, call: Call[T]) -> T:
         """Run one operation in this thread, on blocking sockets."""
         opening = self.open(call, self)
-        if opening is None or not self.launch(opening, self):
+        if opening is None:
             return _run(self.operation(call, self))
         try:
+            if not self.launch(opening, self):
+                return _run(self.operation(call, self))
             try:
                 assert opening.connection is not None
                 if opening.connection.advance(opening):
