@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,13 @@ def prefix(tmp_path: Path) -> str:
 
 def worker_batches(dataset: Any, batch_size: int | None = 8) -> DataLoader[Any]:
     return DataLoader(dataset, batch_size=batch_size, num_workers=2, multiprocessing_context="fork", timeout=60)
+
+
+def num_descriptors() -> int:
+    """How many are open, once the queues of loaders that have ended have closed theirs, which their threads do."""
+    gc.collect()
+    assert eventually(lambda: not any(thread.name == "QueueFeederThread" for thread in threading.enumerate()))
+    return psutil.Process().num_fds()
 
 
 def address(view: BytesView) -> int:
@@ -86,31 +94,25 @@ def test_what_a_worker_sends_is_writable_aligned_and_fits_torch(prefix: str) -> 
 def test_a_batch_travels_as_one_piece_of_shared_memory_that_ends_with_its_last_view(prefix: str) -> None:
     dataset = ObjectStoreMapDataset.from_uris(list(ObjectStoreMapDataset(prefix).uris)[:24])
     list(worker_batches(dataset))
-    gc.collect()
-    before = psutil.Process().num_fds()
+    before = num_descriptors()
     batches = list(worker_batches(dataset))
-    gc.collect()
     assert all(sum(view.nbytes for view in batch) > SMALL_BATCH_BYTES for batch in batches)
     assert all(len({id(arena(view)) for view in batch}) == 1 for batch in batches)
-    assert eventually(lambda: psutil.Process().num_fds() == before + 3), psutil.Process().open_files()
+    assert num_descriptors() == before + 3
     last = batches[0][5]
     del batches
-    gc.collect()
-    assert eventually(lambda: psutil.Process().num_fds() == before + 1), psutil.Process().open_files()
+    assert num_descriptors() == before + 1
     assert last == content(SIZES[5])
     del last
-    gc.collect()
-    assert eventually(lambda: psutil.Process().num_fds() == before), psutil.Process().open_files()
+    assert num_descriptors() == before
 
 
 def test_a_small_batch_needs_no_descriptor(prefix: str) -> None:
     dataset = ObjectStoreMapDataset.from_uris([f"{prefix}{SIZES.index(min(SIZES)):02}", f"{prefix}24"] * 20)
     list(worker_batches(dataset))
-    gc.collect()
-    before = psutil.Process().num_fds()
+    before = num_descriptors()
     batches = list(worker_batches(dataset))
-    gc.collect()
-    assert psutil.Process().num_fds() == before
+    assert num_descriptors() == before
     assert all(type(view) is BytesView and view.flags.writeable for batch in batches for view in batch)
     assert [view.nbytes for batch in batches for view in batch] == [min(SIZES), 0] * 20
 
