@@ -265,16 +265,16 @@ def outcomes(
 
     What could not be had is its error, at its turn. At most `prefetch` of them are on their way, or here and not yet taken;
     `cuts` is advanced only as far. While one is decoded it takes its memory twice, so only as many are at once as `Room`
-    allows, and of large ones one less is read ahead. Whoever puts something into `left` ends it from another thread, within
-    a second. Raises S3dlioError in a forked child.
+    allows, and of large ones one or two less are read ahead. Whoever puts something into `left` ends it from another thread,
+    within a second. Raises S3dlioError in a forked child.
     """
     owner = os.getpid()
     first = _begun(cuts)
     if first is None:
         return
     in_ranges = options.range_enabled and store.limits.parallel_ranges
-    if isinstance(first, Cut) and first.is_large:  # while one is decoded, it takes the place of two
-        prefetch = max(1, prefetch - 1)
+    if isinstance(first, Cut):
+        prefetch = _places(first, prefetch)
     feed = _Feed(itertools.chain([first], cuts), prefetch, options.chunk_bytes if in_ranges else None, left)
     window, drive = max(prefetch, options.range_concurrency), _by_threads
     if isinstance(first, Cut) and first.mean_bytes() < SMALL_BYTES:
@@ -303,6 +303,17 @@ def outcomes(
             ended.close()
             for future in here.values():
                 future.cancel()
+
+
+def _places(first: Cut, prefetch: int) -> int:
+    """How many like `first` may be on their way, so that their memory and that of decoding are those of `prefetch`.
+
+    One that is being decoded takes the place of two, and what Arrow's allocator keeps grows with large ones.
+    """
+    if not first.is_large:
+        return prefetch
+    num_spared = 2 if prefetch > 3 and first.layout.decoded_bytes >= ALONE_BYTES else 1
+    return max(1, prefetch - num_spared)
 
 
 def _taken(begun: Cut | S3dlioError, here: dict[int, Future[Any]]) -> Any:
