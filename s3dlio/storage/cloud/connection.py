@@ -22,8 +22,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from ... import config
 from ...errors import ConfigError
 from .http import ProtocolError, Request, Response, broken_off, encode, header_lines, plain_answer, receive
+from .opening import Opening
 
-__all__ = ["Connection", "Mode", "Opening", "READ", "Server", "WRITE", "Wait", "connect", "tls_context"]
+__all__ = ["Connection", "Mode", "READ", "Server", "WRITE", "Wait", "connect", "tls_context"]
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 SCRATCH_BYTES = 16 * 1024
@@ -77,34 +78,6 @@ class Server:
     @property
     def url(self) -> str:
         return f"{self.scheme}://{self.authority}"
-
-
-@dataclass(slots=True)
-class Opening:
-    """A request that goes out in one piece, and its answer, as long as nothing unusual comes.
-
-    `unsent` is the request's head, until it is on its way. `place` is that in the pace; `started` and `paused` are what its
-    mode said when it began. `filled` counts the bytes of the answer's body, or of its beginning while there is no
-    `response`. `error` is what ended it.
-    """
-
-    connection: Connection | None
-    request: Request
-    place: list[int]
-    started: float = 0.0
-    paused: float = 0.0
-    unsent: bytes = b""
-    response: Response | None = None
-    filled: int = 0
-    error: Exception | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        return self.response is not None and self.filled == self.response.body.nbytes
-
-    def give_up(self, error: OSError) -> None:
-        """It has waited for long enough. What has landed of a body stays."""
-        self.error = error if self.response is None else broken_off(self.filled, self.response.body.nbytes, error)
 
 
 class Connection:
@@ -191,25 +164,36 @@ class Connection:
         return is_sent
 
     def pull(self, opening: Opening) -> None:
-        """Receive the beginning of the answer, if it is here. `advance` does that too, but many in a row cost less."""
-        try:
-            opening.filled = self.sock.recv_into(self.scratch)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return
-        except Exception as exc:
-            opening.error = exc
+        """Receive the beginning of the answer, if it is here and was not received before."""
+        if opening.response is None:
+            try:
+                opening.filled = self.sock.recv_into(self.scratch)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                return
+            except Exception as exc:
+                opening.error = exc
+
+    def look(self, opening: Opening) -> None:
+        """See what begins: a plain answer has its response from now on."""
+        if opening.response is None and opening.error is None:
+            try:
+                plain = plain_answer(opening.request, self.scratch, opening.filled)
+            except Exception as exc:
+                opening.error = exc
+            else:
+                opening.response, opening.filled = plain or (None, opening.filled)
 
     def advance(self, opening: Opening) -> bool:
-        """Receive what has come. False when that is no plain answer, or an error, which `opening` then holds."""
-        if opening.error is not None:
-            return False
+        """Receive what has come; `pull` and `look` may have been called before, in a row for many, which costs less.
+
+        False when that is no plain answer, or an error, which `opening` then holds.
+        """
         try:
-            if opening.response is None:
+            if opening.response is None and opening.error is None:
                 opening.filled = opening.filled or self.sock.recv_into(self.scratch)
-                plain = plain_answer(opening.request, self.scratch, opening.filled)
-                if plain is None:
-                    return False
-                opening.response, opening.filled = plain
+                self.look(opening)
+            if opening.response is None or opening.error is not None:
+                return False
             body = opening.response.body
             while opening.filled < body.nbytes:
                 opening.filled += self._more_of(body, opening.filled)

@@ -18,7 +18,8 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from ... import runtime
-from .connection import READ, Connection, Opening, Wait
+from .connection import READ, Connection, Wait
+from .opening import Opening
 from .wire import Call, Wire
 
 __all__ = ["perform_many"]
@@ -153,16 +154,17 @@ class _Driver(Generic[T]):
                 flight.opening = None
                 self._step(flight, None)
 
-    def _advance(self, flight: _Flight[T], opening: Opening) -> None:
-        """Receive what has come for an opening."""
+    def _advance(self, flight: _Flight[T], opening: Opening) -> bool:
+        """Receive what has come for an opening. Is its answer whole?"""
         connection = opening.connection
         assert connection is not None
         if not connection.advance(opening):
             self._step(flight, None)
         elif opening.is_whole:
-            self._settle(flight, opening)
+            return True
         else:
             self._wait(flight, (connection.sock, READ, self._wire.policy.stall_timeout))
+        return False
 
     def _settle(self, flight: _Flight[T], opening: Opening) -> None:
         try:
@@ -211,14 +213,12 @@ class _Driver(Generic[T]):
         now = self.now()
         timeout = LONGEST_POLL if not self._sleeping else min(LONGEST_POLL, max(0.0, self._sleeping[0][0] - now))
         ready = [(key.fd, self._waiting.pop(key.fd, None)) for key, _ in self._selector.select(timeout)]
-        self._pull(flight for _, flight in ready if flight is not None)
         for descriptor, flight in ready:
             if flight is None:
                 self._drop_idle(descriptor)
-            elif flight.operation is None and flight.opening is not None:
-                self._advance(flight, flight.opening)
-            else:
+            elif flight.operation is not None:
                 self._step(flight, None)
+        self._go_on([(flight, flight.opening) for _, flight in ready if flight and flight.opening and not flight.operation])
         now = self.now()
         self._polled_at = now + self.paused
         while self._sleeping and self._sleeping[0][0] <= now:
@@ -227,13 +227,17 @@ class _Driver(Generic[T]):
             self._next_check = now + LONGEST_POLL
             self._check_deadlines(now)
 
-    def _pull(self, flights: Iterable[_Flight[T]]) -> None:
-        """Receive the beginnings of answers before any of them is looked at, so that each kind of work finds warm caches."""
-        for flight in flights:
-            opening = flight.opening
-            if flight.operation is None and opening is not None and opening.response is None:
-                assert opening.connection is not None
-                opening.connection.pull(opening)
+    def _go_on(self, openings: list[tuple[_Flight[T], Opening]]) -> None:
+        """Take all that are ready from step to step together: each kind of work then finds its caches warm."""
+        for _, opening in openings:
+            assert opening.connection is not None
+            opening.connection.pull(opening)
+        for _, opening in openings:
+            assert opening.connection is not None
+            opening.connection.look(opening)
+        whole = [(flight, opening) for flight, opening in openings if self._advance(flight, opening)]
+        for flight, opening in whole:
+            self._settle(flight, opening)
 
     def _drop_idle(self, descriptor: int) -> None:
         """An idle connection that turns readable was closed by the server."""

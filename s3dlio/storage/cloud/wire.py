@@ -23,8 +23,9 @@ from typing import Any, Protocol, TypeVar
 from ... import config
 from ...errors import NotFoundError, S3dlioError
 from ...runtime import after_fork
-from .connection import READ, Connection, Mode, Opening, Server, Wait, connect, tls_context
+from .connection import READ, Connection, Mode, Server, Wait, connect, tls_context
 from .http import ClosedError, IncompleteBodyError, ProtocolError, Request, Response, encode
+from .opening import Opening
 from .retry import Attempts, Failure, Pace, Policy, Question, Verdict
 
 __all__ = ["Call", "MovedError", "Wire", "close_idle", "wire_to"]
