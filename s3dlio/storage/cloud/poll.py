@@ -67,6 +67,7 @@ class _Driver(Generic[T]):
         self._wire = wire
         self._calls = calls
         self._room = window  # how many more may begin
+        self._num_consumed = 0  # since more were begun: room alone does not tell, since `calls` may pause
         self._burst = max(1, window // 4)  # sent in a row, they wake the server once
         self._selector = selectors.DefaultSelector()
         self._events: dict[int, int] = {}  # what each descriptor is registered for
@@ -98,7 +99,8 @@ class _Driver(Generic[T]):
     def outcomes(self) -> Iterator[tuple[Call[T], T | BaseException]]:
         while True:
             runtime.check_owner(self._owner)  # a forked child shares the selector and the sockets
-            if self._room >= self._burst or not self._ended:
+            if self._num_consumed >= self._burst or not self._ended:
+                self._num_consumed = 0
                 self._begin_more()
             if self._ended:
                 outcome = self._ended.popleft()
@@ -109,6 +111,7 @@ class _Driver(Generic[T]):
                     self.is_parked = False
                     self.paused += time.monotonic() - left
                 self._room += 1
+                self._num_consumed += 1
             elif self._waiting or self._sleeping:
                 self._poll()
             else:
