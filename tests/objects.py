@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import struct
 from collections.abc import Iterable
 from typing import Any
 
 import psutil
 import pytest
+from crc32c import crc32c
 
 import s3dlio
 
@@ -17,6 +19,17 @@ def fill(root: str, count: int) -> str:
     prefix = f"{root}train/"
     s3dlio.put_many((f"{prefix}{number:05}", str(number).encode()) for number in range(count))
     return prefix
+
+
+def framed(data: bytes) -> bytes:
+    """A record as TensorFlow writes it."""
+
+    def masked(piece: bytes) -> bytes:
+        crc = crc32c(piece)
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    length = struct.pack("<Q", len(data))
+    return length + masked(length) + data + masked(data)
 
 
 def number(view: Any) -> int:

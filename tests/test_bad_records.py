@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import struct
 import tarfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crc32c import crc32c
 from torch.utils.data import DataLoader
 from torchdata.nodes import Loader
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -24,7 +22,7 @@ from s3dlio.torch.datapipes import ListObjects, ReadObjects, ReadParquet, ReadTa
 
 from .conftest import Place, make_place
 from .faults import FaultServer, failing
-from .objects import fill, number, numbers
+from .objects import fill, framed, number, numbers
 from .parquet_files import file_of, spoiled, table
 
 pytestmark = [
@@ -39,17 +37,6 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BadSampleWarning)
         yield
-
-
-def framed(data: bytes) -> bytes:
-    """A record as TensorFlow writes it."""
-
-    def masked(piece: bytes) -> bytes:
-        crc = crc32c(piece)
-        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-    length = struct.pack("<Q", len(data))
-    return length + masked(length) + data + masked(data)
 
 
 def records(first: int, bad_data: int | None = None, bad_length: int | None = None, keep: int = 10**6) -> bytes:

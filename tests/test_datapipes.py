@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import pickle
-import struct
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from crc32c import crc32c
 from torch.utils.data import DataLoader, IterDataPipe, MapDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
@@ -27,21 +25,10 @@ from s3dlio.torch import PipeDataset
 from s3dlio.torch.datapipes import ListObjects, MapObjects, ReadObjects, ReadParquet, ReadTar, ReadTarSamples, ReadTFRecord
 from s3dlio.torch.shared_pipe import functional
 from tests.conftest import Place
-from tests.objects import fill, flat, number, threads_and_descriptors
+from tests.objects import fill, flat, framed, number, threads_and_descriptors
 
 NUM_OBJECTS = 23
 NUM_SHARDS, PER_SHARD = 5, 4
-
-
-def framed(data: bytes) -> bytes:
-    """A TFRecord."""
-
-    def masked(piece: bytes) -> bytes:
-        crc = crc32c(piece)
-        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-    length = struct.pack("<Q", len(data))
-    return length + masked(length) + data + masked(data)
 
 
 def archive(numbers: range) -> bytes:
