@@ -182,6 +182,26 @@ def test_the_consumers_own_time_counts_against_no_timeout(
     assert len(faults.requests) == 30
 
 
+def outcomes_of_30_where_the_consumer_is_away(
+    faults: FaultServer, store: S3Store, clock: Clock, numbers: range, fault: Fault
+) -> Iterator[tuple[Read, Any]]:
+    """All outcomes but the first; requests of these `numbers` meet the fault while the consumer works for a minute."""
+    away = threading.Event()
+
+    def decide(request: Request) -> Fault | None:
+        if request.number not in numbers or away.is_set():  # some may not have been sent before
+            return None
+        away.wait(30)  # until the consumer has gone
+        return fault
+
+    faults.decide = decide
+    outcomes = store.read_many(reads(30), window=6)
+    next(outcomes)
+    away.set()
+    clock.ahead += 60.0
+    return outcomes
+
+
 def test_connections_that_were_closed_while_the_consumer_worked_cost_no_attempt(
     faults: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,19 +210,7 @@ def test_connections_that_were_closed_while_the_consumer_worked_cost_no_attempt(
         faults.s3.put(f"k{number}", str(number).encode())
     store = S3Store("bkt", config.s3_options())
     clock = Clock(monkeypatch)
-    away = threading.Event()
-
-    def decide(request: Request) -> Fault | None:
-        if not 1 <= request.number <= 5 or away.is_set():  # some may not have been sent before
-            return None
-        away.wait(30)  # until the consumer has gone
-        return Fault(unanswered=True)
-
-    faults.decide = decide
-    outcomes = store.read_many(reads(30), window=6)
-    next(outcomes)
-    away.set()
-    clock.ahead += 60.0
+    outcomes = outcomes_of_30_where_the_consumer_is_away(faults, store, clock, range(1, 6), Fault(unanswered=True))
     assert not any(isinstance(result, BaseException) for _, result in outcomes)
 
 
@@ -215,19 +223,7 @@ def test_answers_that_were_cut_while_the_consumer_worked_cost_no_attempt(
     store = S3Store("bkt", config.s3_options())
     assert len(list(store.read_many(reads(10), window=6))) == 10  # there are connections at rest
     clock = Clock(monkeypatch)
-    away = threading.Event()
-
-    def decide(request: Request) -> Fault | None:
-        if not 11 <= request.number <= 15 or away.is_set():  # some may not have been sent before
-            return None
-        away.wait(30)  # until the consumer has gone
-        return Fault(cut=20)
-
-    faults.decide = decide
-    outcomes = store.read_many(reads(30), window=6)
-    next(outcomes)
-    away.set()
-    clock.ahead += 60.0
+    outcomes = outcomes_of_30_where_the_consumer_is_away(faults, store, clock, range(11, 16), Fault(cut=20))
     assert not any(isinstance(result, BaseException) for _, result in outcomes)
 
 
