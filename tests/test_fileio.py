@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,6 +120,67 @@ def test_any_size_is_written_and_read_exactly(disk: LocalPlace, size: int) -> No
     assert (disk.get("k"), s3dlio.stat(disk.root + "k")["size"]) == (CONTENT[:size], size)
     assert s3dlio.get(disk.root + "k") == CONTENT[:size]
     assert s3dlio.get_many([disk.root + "k"])[0] == CONTENT[:size]
+
+
+class TestAtHand:
+    @pytest.fixture
+    def threads(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The threads that have read bytes, one entry for each read."""
+        found: list[str] = []
+        read = fileio.Buffered.read
+
+        def noted(io: fileio.Buffered, fd: int, into: memoryview, offset: int) -> int:
+            found.append(threading.current_thread().name)
+            return read(io, fd, into, offset)
+
+        monkeypatch.setattr(fileio.Buffered, "read", noted)
+        return found
+
+    @pytest.fixture
+    def uris(self, disk: LocalPlace) -> list[str]:
+        for number in range(8):
+            disk.put(f"k{number}", CONTENT[number : number + 100_000])
+        return [f"file{disk.root.removeprefix('direct')}k{number}" for number in range(8)]
+
+    def test_what_is_in_memory_is_read_by_who_asks(self, uris: list[str], threads: list[str]) -> None:
+        assert s3dlio.get_many(uris) == [CONTENT[number : number + 100_000] for number in range(8)]
+        assert threads == [threading.current_thread().name] * 8
+
+    def test_what_is_not_or_not_to_its_end_is_read_by_threads(self, uris: list[str], threads: list[str]) -> None:
+        for number, uri in enumerate(uris):
+            forget(uri.removeprefix("file://"), 50_000 * (number % 2))
+        assert s3dlio.get_many(uris) == [CONTENT[number : number + 100_000] for number in range(8)]
+        assert len(threads) == 8
+        assert all(name.startswith("s3dlio-io") for name in threads)
+
+    def test_what_is_large_is_read_by_threads(self, disk: LocalPlace, threads: list[str]) -> None:
+        disk.put("large", CONTENT[: fileio.AT_HAND_BYTES + 1])
+        s3dlio.get_many([f"file{disk.root.removeprefix('direct')}large"] * 3)
+        assert all(name.startswith("s3dlio-io") for name in threads)
+
+    def test_errors_are_those_of_a_thread(self, uris: list[str]) -> None:
+        os.unlink(uris[5].removeprefix("file://"))
+        with pytest.raises(s3dlio.NotFoundError, match="k5"):
+            s3dlio.get_many(uris)
+
+    def test_who_has_nothing_is_asked_less_and_less(self) -> None:
+        asked: list[int] = []
+        at_hand: fileio.AtHand[int, int] = fileio.AtHand(lambda number: asked.append(number))  # type: ignore[func-returns-value]
+        assert [at_hand(number) for number in range(300)] == [None] * 300
+        assert asked == [0, 2, 6, 14, 30, 62, 126, 191, 256]
+
+    def test_who_has_something_again_is_asked_again(self) -> None:
+        at_hand = fileio.AtHand(lambda number: number if number > 2 else None)
+        assert [at_hand(number) for number in range(7)] == [None, None, None, None, None, None, 6]
+        assert [at_hand(number) for number in (7, 1, 8, 9)] == [7, None, None, 9]
+
+
+def forget(path: str, start: int) -> None:
+    """Drop the page cache of a file from `start` on."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, start, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
 
 
 @pytest.mark.parametrize("io", [BUFFERED, DIRECT], ids=["buffered", "direct"])

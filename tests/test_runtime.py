@@ -88,6 +88,47 @@ class TestEach:
         for consumed, _ in enumerate(each(lambda item: item, items(), window=5)):
             assert begun - consumed <= 5
 
+    @pytest.mark.parametrize("window", [2, 5, 100])
+    def test_what_can_be_had_at_once_needs_no_thread(self, window: int) -> None:
+        def at_once(number: int) -> tuple[int, int] | None:
+            return (number, threading.get_ident()) if number % 3 else None
+
+        def work(number: int) -> tuple[int, int]:
+            return number, threading.get_ident()
+
+        begun = 0
+
+        def items() -> Iterator[int]:
+            nonlocal begun
+            for number in range(100):
+                begun += 1
+                yield number
+
+        outcomes = {}
+        for consumed, (item, result) in enumerate(each(work, items(), window=window, at_once=at_once)):
+            assert begun - consumed <= window
+            assert not isinstance(result, BaseException)
+            outcomes[item] = result
+        assert {item: number for item, (number, _) in outcomes.items()} == {number: number for number in range(100)}
+        here = {item for item, (_, thread) in outcomes.items() if thread == threading.get_ident()}
+        assert here == {number for number in range(100) if number % 3}
+
+    def test_items_that_pause_are_asked_again_after_what_came_at_once(self) -> None:
+        left = [3, 2]
+
+        class Pausing(Iterator[int]):
+            def __next__(self) -> int:
+                if not left or left[-1] == 0:
+                    raise StopIteration
+                left[-1] -= 1
+                return left[-1]
+
+        given = each(lambda item: item, Pausing(), window=4, at_once=lambda item: item)
+        assert [item for item, _ in zip(range(2), given, strict=False)] == [0, 1]
+        assert list(given) == []
+        left.pop()
+        assert [item for item, _ in each(lambda item: item, Pausing(), window=4, at_once=lambda item: item)] == [2, 1, 0]
+
     def test_leaving_early_waits_for_what_runs_and_begins_nothing_new(self) -> None:
         started, release = threading.Event(), threading.Event()
         ran: list[int] = []

@@ -10,19 +10,24 @@ import errno
 import fcntl
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from ..view import PAGE, pages, room
 
-__all__ = ["BUFFERED", "Buffered", "DIRECT", "Direct", "FileIO", "create", "sync_directories"]
+__all__ = ["AtHand", "BUFFERED", "Buffered", "DIRECT", "Direct", "FileIO", "create", "sync_directories"]
 
 BOUNCE_BYTES = 4 * 1024 * 1024
+AT_HAND_BYTES = 512 * 1024  # more than that is copied faster by several threads
+MOST_PASSED = 64  # reads that go to the threads unasked where nothing is at hand
 # A special file would block at opening; a regular one does not care.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class FileIO(Protocol):
@@ -32,6 +37,9 @@ class FileIO(Protocol):
 
     def read(self, fd: int, into: memoryview, offset: int) -> int:
         """Fill `into` from the file's `offset` on; fewer bytes only where the file ends."""
+
+    def require_at_hand(self, fd: int, offset: int, length: int) -> None:
+        """Raise OSError unless these bytes are few and in memory, so that reading them waits for no disk."""
 
     def prepare_to_write(self, fd: int, path: str) -> None: ...
 
@@ -53,6 +61,11 @@ class Buffered:
                 break
             done += count
         return done
+
+    def require_at_hand(self, fd: int, offset: int, length: int) -> None:
+        if _NOWAIT is None or not 0 < length <= AT_HAND_BYTES:
+            raise _not_at_hand()
+        os.preadv(fd, [bytearray(1)], offset + length - 1, _NOWAIT)  # the last byte comes into memory last
 
     def prepare_to_write(self, fd: int, path: str) -> None:
         """Nothing to prepare."""
@@ -86,6 +99,9 @@ class Direct:
             if done < min(aligned.nbytes, into.nbytes):
                 return done
         return done + self._read_through_bounce(fd, into[done:], offset + done)
+
+    def require_at_hand(self, fd: int, offset: int, length: int) -> None:
+        raise _not_at_hand()  # it is read from the disk in any case
 
     def _read_through_bounce(self, fd: int, into: memoryview, offset: int) -> int:
         done = 0
@@ -133,6 +149,11 @@ class Direct:
 BUFFERED = Buffered()
 DIRECT = Direct()
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+
+
+def _not_at_hand() -> OSError:
+    return BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 def _read_blocks(fd: int, into: memoryview, offset: int) -> int:
@@ -214,3 +235,23 @@ def sync_directories(lowest: str, highest: str) -> None:
         if path in (highest, os.path.dirname(path)):
             return
         path = os.path.dirname(path)
+
+
+class AtHand(Generic[T, R]):
+    """A function that is not asked for a while after it has said None, and longer each time that it says so again."""
+
+    def __init__(self, function: Callable[[T], R | None]) -> None:
+        self._function = function
+        self._num_to_pass = 0
+        self._num_passed = 0
+
+    def __call__(self, item: T) -> R | None:
+        if self._num_to_pass:
+            self._num_to_pass -= 1
+            return None
+        result = self._function(item)
+        if result is None:
+            self._num_passed = self._num_to_pass = min(2 * self._num_passed + 1, MOST_PASSED)
+        else:
+            self._num_passed = 0
+        return result
