@@ -22,6 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
+from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -29,6 +30,8 @@ from . import config
 from .errors import S3dlioError
 
 __all__ = [
+    "LATER",
+    "Later",
     "PATIENCE",
     "Threads",
     "after_fork",
@@ -50,6 +53,15 @@ MOST_DECODERS = 4  # each keeps what its allocator had for one thing, for the ne
 PATIENCE = 0.5  # seconds that leaving early waits for requests that run and whose memory is their own
 
 _NOTHING: Any = object()  # instead of an item
+
+
+class Later(Enum):
+    """Says of an item that it is to be done later, in the same thread."""
+
+    LATER = 1
+
+
+LATER = Later.LATER
 
 log = logging.getLogger("s3dlio")
 
@@ -161,11 +173,12 @@ def each(
     window: int,
     patience: float | None = None,
     left: Collection[object] | None = None,
-    at_once: Callable[[Item], T | None] | None = None,
+    begin: Callable[[Item], T | Later | None] | None = None,
 ) -> Iterator[tuple[Item, T | BaseException]]:
     """Call `function` on every item in the I/O threads and yield (item, result or exception) as they end.
 
-    `at_once`, if told, is tried first, in the caller's thread: None says that this item has to wait for something.
+    `begin`, if told, is asked first, in the caller's thread: for the result, if that can be had without waiting; for
+    LATER, to have `function` called in the caller's thread when nothing more can be begun; or for None.
 
     At most `window` items are begun and not yet consumed, and `items` is advanced only as far, so that memory is
     bounded by the window; an iterator that has ended is asked again after each result. When the iterator is left early
@@ -179,23 +192,32 @@ def each(
             yield item, _attempt(function, item, Exception)
         return
     crew = _Crew(function)
-    num_running = 0
+    num_running, postponed = 0, deque[Item]()
+    outcome: tuple[Item, T | BaseException]
     try:
         while True:
             check_owner(crew.owner)
-            item = next(pending, _NOTHING) if num_running < window else _NOTHING  # it may have paused before
-            if item is _NOTHING:
-                if not num_running:
-                    return
-                outcome = crew.first(left)
-                num_running -= 1
-            elif at_once is None or (result := at_once(item)) is None:
-                crew.begin(item)
-                num_running += 1
-                continue
-            else:
+            has_room = num_running + len(postponed) < window
+            item = next(pending, _NOTHING) if has_room else _NOTHING  # it may have paused before
+            if item is not _NOTHING:
+                result = None if begin is None else begin(item)
+                if result is None:
+                    crew.begin(item)
+                    num_running += 1
+                    continue
+                if result is LATER:
+                    postponed.append(item)
+                    continue
                 outcome = item, result
                 del result
+            elif postponed:
+                item = postponed.popleft()
+                outcome = item, _attempt(function, item, Exception)
+            elif num_running:
+                outcome = crew.first(left)
+                num_running -= 1
+            else:
+                return
             del item
             yield outcome
             del outcome

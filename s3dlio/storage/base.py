@@ -191,10 +191,14 @@ class HasUploads(Protocol):
 
 
 def read_each(
-    store: Store, reads: Iterable[Read], *, window: int, at_once: Callable[[Read], ReadResult | None] | None = None
+    store: Store,
+    reads: Iterable[Read],
+    *,
+    window: int,
+    begin: Callable[[Read], ReadResult | runtime.Later | None] | None = None,
 ) -> Iterator[Outcome]:
-    """`read_many` for a store whose `read` blocks: in the I/O threads. `at_once` is that of `runtime.each`."""
-    return runtime.each(store.read, reads, window=window, at_once=at_once)
+    """`read_many` for a store whose `read` blocks: in the I/O threads. `begin` is that of `runtime.each`."""
+    return runtime.each(store.read, reads, window=window, begin=begin)
 
 
 def refuse_version(root: str, version: str | None) -> None:

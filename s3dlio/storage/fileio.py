@@ -10,24 +10,20 @@ import errno
 import fcntl
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
 from ..view import PAGE, pages, room
 
-__all__ = ["AtHand", "BUFFERED", "Buffered", "DIRECT", "Direct", "FileIO", "create", "sync_directories"]
+__all__ = ["BUFFERED", "Buffered", "DIRECT", "Direct", "FileIO", "create", "sync_directories"]
 
 BOUNCE_BYTES = 4 * 1024 * 1024
 AT_HAND_BYTES = 512 * 1024  # more than that is copied faster by several threads
-MOST_PASSED = 64  # reads that go to the threads unasked where nothing is at hand
 # A special file would block at opening; a regular one does not care.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class FileIO(Protocol):
@@ -39,7 +35,13 @@ class FileIO(Protocol):
         """Fill `into` from the file's `offset` on; fewer bytes only where the file ends."""
 
     def require_at_hand(self, fd: int, offset: int, length: int) -> None:
-        """Raise OSError unless these bytes are few and in memory, so that reading them waits for no disk."""
+        """Raise BlockingIOError unless these bytes are in memory, so that reading them waits for no disk.
+
+        Then the kernel has been asked to bring them. Another OSError says that they are many, or that it cannot be told.
+        """
+
+    def ask_for(self, fd: int, offset: int, length: int) -> None:
+        """The same for bytes that are hardly in memory: always raises."""
 
     def prepare_to_write(self, fd: int, path: str) -> None: ...
 
@@ -65,7 +67,16 @@ class Buffered:
     def require_at_hand(self, fd: int, offset: int, length: int) -> None:
         if _NOWAIT is None or not 0 < length <= AT_HAND_BYTES:
             raise _not_at_hand()
-        os.preadv(fd, [bytearray(1)], offset + length - 1, _NOWAIT)  # the last byte comes into memory last
+        try:
+            os.preadv(fd, [bytearray(1)], offset + length - 1, _NOWAIT)  # the last byte comes into memory last
+        except BlockingIOError:
+            self.ask_for(fd, offset, length)
+
+    def ask_for(self, fd: int, offset: int, length: int) -> None:
+        if not 0 < length <= AT_HAND_BYTES:
+            raise _not_at_hand()
+        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def prepare_to_write(self, fd: int, path: str) -> None:
         """Nothing to prepare."""
@@ -102,6 +113,8 @@ class Direct:
 
     def require_at_hand(self, fd: int, offset: int, length: int) -> None:
         raise _not_at_hand()  # it is read from the disk in any case
+
+    ask_for = require_at_hand
 
     def _read_through_bounce(self, fd: int, into: memoryview, offset: int) -> int:
         done = 0
@@ -153,7 +166,7 @@ _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 
 def _not_at_hand() -> OSError:
-    return BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
 
 def _read_blocks(fd: int, into: memoryview, offset: int) -> int:
@@ -235,23 +248,3 @@ def sync_directories(lowest: str, highest: str) -> None:
         if path in (highest, os.path.dirname(path)):
             return
         path = os.path.dirname(path)
-
-
-class AtHand(Generic[T, R]):
-    """A function that is not asked for a while after it has said None, and longer each time that it says so again."""
-
-    def __init__(self, function: Callable[[T], R | None]) -> None:
-        self._function = function
-        self._num_to_pass = 0
-        self._num_passed = 0
-
-    def __call__(self, item: T) -> R | None:
-        if self._num_to_pass:
-            self._num_to_pass -= 1
-            return None
-        result = self._function(item)
-        if result is None:
-            self._num_passed = self._num_to_pass = min(2 * self._num_passed + 1, MOST_PASSED)
-        else:
-            self._num_passed = 0
-        return result

@@ -12,7 +12,7 @@ import os
 import re
 import stat as modes
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from ..errors import (
     ChangedError,
@@ -21,18 +21,21 @@ from ..errors import (
     NotFoundError,
     from_os_error,
 )
+from ..runtime import LATER, Later
 from ..uri import sort_key
 from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each, refuse_version
-from .fileio import BUFFERED, DIRECT, AtHand, FileIO
+from .fileio import BUFFERED, DIRECT, FileIO
 from .local_upload import LocalUpload, info_of
 
 __all__ = ["LocalStore", "open_container", "options"]
 
 PAGE_LENGTH = 1000
+MOST_UNSEEN = 64
 _TEMPORARY = re.compile(r"\..*\.s3dlio-\d+-[0-9a-f]{8}\.tmp", re.DOTALL)
 _NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 T = TypeVar("T")
+Check: TypeAlias = Callable[[int, int, int], None]
 
 
 def options() -> None:
@@ -83,7 +86,7 @@ class LocalStore:
         refuse_version(self.root, read.version)
         return self._try("read", read.key, lambda: self._read(read))
 
-    def _read(self, read: Read, check: Callable[[int, int, int], None] | None = None) -> ReadResult:
+    def _read(self, read: Read, check: Check | None = None) -> ReadResult:
         """`check` may refuse a descriptor, first byte and number of bytes, by raising."""
         fd = self._io.open_to_read(read.key)
         try:
@@ -108,13 +111,15 @@ class LocalStore:
         return ReadResult(info, into)
 
     def read_many(self, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
-        return read_each(self, reads, window=window, at_once=AtHand(self._read_at_hand))
+        return read_each(self, reads, window=window, begin=_Begin(self._begin, self._io))
 
-    def _read_at_hand(self, read: Read) -> ReadResult | None:
-        """The result if no disk has to be waited for. What goes wrong here goes wrong in a thread again, which tells."""
+    def _begin(self, read: Read, check: Check) -> ReadResult | Later | None:
+        """The result unless `check` says that it is not at hand. What goes wrong here does so again later, and is told."""
         try:
             refuse_version(self.root, read.version)
-            return self._read(read, self._io.require_at_hand)
+            return self._read(read, check)
+        except BlockingIOError:
+            return LATER
         except Exception:
             return None
 
@@ -219,6 +224,30 @@ class LocalStore:
         if os.path.realpath(key) == "/":
             raise ConfigError(f"refused to delete {self.root}{key}: it is the root of the file system")
         self._try("delete", key, lambda: _remove_tree(key))
+
+
+class _Begin:
+    """Begins reads in the caller's thread. Where little is at hand it looks less and less often whether something is.
+
+    A small file on a disk is read without a thread: the kernel brings several at once when it is asked to.
+    """
+
+    def __init__(self, begin: Callable[[Read, Check], ReadResult | Later | None], io: FileIO) -> None:
+        self._begin = begin
+        self._io = io
+        self._is_asked_for = False
+        self._num_unseen = 0  # reads until it looks again
+        self._num_passed = 0  # reads between its last two looks
+
+    def __call__(self, read: Read) -> ReadResult | Later | None:
+        if self._num_unseen:
+            self._num_unseen -= 1
+            return self._begin(read, self._io.ask_for) if self._is_asked_for else None
+        result = self._begin(read, self._io.require_at_hand)
+        self._is_asked_for = result is LATER
+        is_at_hand = result is not None and result is not LATER
+        self._num_passed = self._num_unseen = 0 if is_at_hand else min(2 * self._num_passed + 1, MOST_UNSEEN)
+        return result
 
 
 def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:
