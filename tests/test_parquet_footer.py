@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import s3dlio
 from s3dlio.data.parquet import columns as parquet_columns
 from s3dlio.data.parquet import index as parquet_index
-from s3dlio.data.parquet import read as parquet_read
+from s3dlio.data.parquet.cut import layout_of
 from s3dlio.data.parquet.footer import Footer
 from s3dlio.storage.base import ObjectInfo
 
@@ -57,7 +57,7 @@ def index_of(content: bytes) -> parquet_index.FileIndex:
 def cut(content: bytes, row_group: int, columns: list[int | str] | None) -> bytes:
     """The file that a loader makes of it."""
     index = index_of(content)
-    layout = parquet_read.layout_of(index, row_group, parquet_columns.leaves_of(index, columns))
+    layout = layout_of(index, row_group, parquet_columns.leaves_of(index, columns))
     out = bytearray(b"PAR1")
     for start, end, place in layout.spans:
         assert place == len(out)

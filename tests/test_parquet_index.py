@@ -18,6 +18,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import s3dlio
+from s3dlio.data.parquet import cut as parquet_cut
 from s3dlio.data.parquet import decode as parquet_decode
 from s3dlio.data.parquet import index as parquet_index
 from s3dlio.data.parquet import read as parquet_read
@@ -262,7 +263,7 @@ class TestMeanwhile:
     def test_a_denied_row_group_raises_at_its_turn(self, faults: FaultServer) -> None:
         s3dlio.put_bytes("s3://bkt/d/a.parquet", FILE)
         loader = load("s3://bkt/d/", prefetch=4)
-        start = parquet_read.layout_of(loader.groups.files[0], 2, None).spans[0][0]
+        start = parquet_cut.layout_of(loader.groups.files[0], 2, None).spans[0][0]
         faults.decide = lambda request: (
             failing(403, "AccessDenied") if request.headers.get("range", "").startswith(f"bytes={start}-") else None
         )
@@ -335,7 +336,7 @@ class TestWindow:
     def test_large_row_groups_that_are_kept_keep_their_values_while_memory_is_used_again(
         self, local_place: LocalPlace, decode: str
     ) -> None:
-        rows = parquet_read.LARGE_BYTES // 8
+        rows = parquet_cut.LARGE_BYTES // 8
         content = pa.table({"x": np.random.default_rng(0).integers(0, 1 << 60, 8 * rows)})
         local_place.put("d/a.parquet", file_of(content, rows, compression="none", use_dictionary=False))
         loader = load(local_place.root + "d/", decode=decode, prefetch=6)
@@ -356,7 +357,7 @@ def test_memory_is_used_again_unless_arrow_refers_to_it(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(parquet_decode, "pyarrow", lambda: SimpleNamespace(**{**vars(pa), "py_buffer": py_buffer}))
     monkeypatch.setattr(parquet_decode.spare, "give", given.append)
-    content = pa.table({"x": np.arange(parquet_read.LARGE_BYTES // 8)})
+    content = pa.table({"x": np.arange(parquet_cut.LARGE_BYTES // 8)})
     s3dlio.put_bytes("memory://kept/a.parquet", file_of(content, content.num_rows, compression="none"))
     assert rows("memory://kept/").equals(content)
     assert len(given) == (not is_held)

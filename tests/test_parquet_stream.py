@@ -20,8 +20,9 @@ import s3dlio
 import s3dlio.torch
 from s3dlio import BadSampleWarning
 from s3dlio.data.parquet import decode as parquet_decode
-from s3dlio.data.parquet import loader as parquet
+from s3dlio.data.parquet import items as parquet_items
 from s3dlio.data.parquet import read as parquet_read
+from s3dlio.data.parquet.groups import RowGroups
 from s3dlio.storage.cloud import wire
 from s3dlio.torch import ParquetDataset
 from s3dlio.torch.datapipes import ReadObjects
@@ -109,9 +110,9 @@ class TestBadRowGroups:
     ) -> None:
         loader = load(local_bad, on_error="skip", prefetch=8)
         begun: list[int] = []
-        cut = parquet_read.RowGroups.cut
+        cut = RowGroups.cut
         monkeypatch.setattr(
-            parquet_read.RowGroups, "cut", lambda groups, number, decode: begun.append(number) or cut(groups, number, decode)
+            RowGroups, "cut", lambda groups, number, decode: begun.append(number) or cut(groups, number, decode)
         )
         loader.load_state_dict({**loader.state_dict(), "position": 9})
         assert firsts(loader) == FILLED[9:]
@@ -362,7 +363,7 @@ class TestAccount:
             threading.Event().wait(0.05)
             return decoded(cut)
 
-        monkeypatch.setattr(parquet, "decoded", slow)
+        monkeypatch.setattr(parquet_items, "decoded", slow)
         monkeypatch.setattr(parquet_read, "SMALL_BYTES", 0)
         loader = load(good, prefetch=2)
         list(loader)

@@ -22,8 +22,9 @@ from ..data.bad_samples import OnError
 from ..data.keys import KeyList
 from ..data.options import whole_number
 from ..data.parquet.arrivals import arrivals
-from ..data.parquet.loader import FINISHERS, Decode, ParquetOptions
-from ..data.parquet.read import RowGroups
+from ..data.parquet.groups import RowGroups
+from ..data.parquet.items import FINISHERS, Decode
+from ..data.parquet.options import ParquetOptions
 from ..data.shards import ShardReader
 from ..data.tar import TarMember, TarReader, TarSampleReader
 from ..data.tfrecord import TFRecordReader

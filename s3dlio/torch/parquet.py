@@ -13,8 +13,9 @@ from ..data.bad_samples import OnError
 from ..data.options import callable_or_none
 from ..data.parquet.arrays import to_numpy
 from ..data.parquet.arrivals import arrivals
-from ..data.parquet.loader import FINISHERS, ParquetBatch, ParquetOptions
-from ..data.parquet.read import RowGroups
+from ..data.parquet.groups import RowGroups
+from ..data.parquet.items import FINISHERS, ParquetBatch
+from ..data.parquet.options import ParquetOptions
 from .bad_samples import Skipping, transform_of
 from .resumable import DealtStream, tail_of
 
