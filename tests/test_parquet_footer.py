@@ -115,14 +115,14 @@ FOOTER = FILES[0][-8 - int.from_bytes(FILES[0][-8:-4], "little") : -8]
 @given(place=st.integers(0, len(FOOTER) - 1), value=st.binary(min_size=1, max_size=3), length=st.integers(0, len(FOOTER)))
 def test_a_damaged_footer_is_read_or_is_an_error_of_ours(place: int, value: bytes, length: int) -> None:
     for damaged in (FOOTER[:place] + value + FOOTER[place + len(value) :], FOOTER[:length]):
-        with contextlib.suppress(ValueError):  # and nothing else, nor without end
+        with contextlib.suppress(ValueError, s3dlio.S3dlioError):  # and nothing else, nor without end
             footer = Footer(damaged)
             for number in range(len(footer.row_groups)):
                 assert isinstance(footer.chunks(number, None), list)
 
 
 def test_a_row_group_that_lacks_a_column_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match="its footer is damaged"):
+    with pytest.raises(ValueError, match="its footer breaks off, or lacks something"):
         Footer(FOOTER).chunks(0, [0, 1000])
 
 

@@ -54,7 +54,7 @@ def layout_of(index: FileIndex, row_group: int, leaves: Sequence[int] | None) ->
     ]
     change = None if leaves is None else SchemaOf(leaves, len(index.leaves))
     decoded_bytes = sum(max(chunk.length, chunk.uncompressed) for chunk in chosen)
-    return Layout(spans, end, index.footer.cut(row_group, leaves, places, change), decoded_bytes)
+    return Layout(spans, end, index.cut(row_group, leaves, places, change), decoded_bytes)
 
 
 class Cut:

@@ -39,6 +39,8 @@ def decoded(cut: Cut) -> Any:
             batches = table.combine_chunks().to_batches()
     except (arrow.ArrowException, OSError) as exc:
         raise CorruptDataError(f"cannot decode {where}: {exc}") from exc
+    if table.num_rows != (num_rows := cut.index.num_rows[cut.row_group]):
+        raise CorruptDataError(f"cannot decode {where}: it has {table.num_rows} rows, and its footer says {num_rows}")
     if len(batches) != 1:
         raise S3dlioError(f"{where} does not fit into one record batch: write row groups with less text in a column")
     return batches[0]

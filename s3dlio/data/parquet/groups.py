@@ -10,7 +10,8 @@ from ... import objects
 from ...storage.base import Store
 from .columns import Columns, expression_of, leaves_of, row_groups_of
 from .cut import Cut
-from .index import find, indexes, pyarrow
+from .files import find, indexes
+from .index import pyarrow
 
 __all__ = ["RowGroups"]
 

@@ -13,7 +13,8 @@ from ...errors import ChangedError, ConfigError
 from ...uri import parse
 from .columns import Columns, leaves_of
 from .cut import Cut
-from .index import FileIndex, cache, indexes
+from .files import cache, indexes
+from .index import FileIndex
 from .items import FINISHERS
 from .read import stream
 

@@ -47,6 +47,8 @@ STOP = b"\x00"
 _LARGEST_STEP = 15  # between the numbers of two fields; a larger one has the number itself written out
 UNKNOWN = -_LARGEST_STEP  # before any field: its number is written out
 
+_LARGEST_SHIFT = 63  # of the seven bits of a number that come last
+
 _COMMON_BYTES = 32  # texts shorter than this are common
 _COMMON_NUMBERS, _COMMON_ITEMS = 4, 3  # and lists of so many numbers, or of so many texts or structs, at most
 
@@ -80,7 +82,7 @@ def _common_fields() -> re.Pattern[bytes]:
 
 
 def number_at(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned number of 7 bits a byte, and where it ends."""
+    """An unsigned number of 7 bits a byte, and where it ends. Raises ValueError where it has no end within ten bytes."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -89,6 +91,8 @@ def number_at(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
+        if shift > _LARGEST_SHIFT:
+            raise ValueError("it has a number of more than 64 bits")
 
 
 def signed(value: int) -> int:
@@ -128,8 +132,8 @@ def _skipped(data: bytes, kind: int, at: int) -> int:
         return skipped_struct(data, at)
     if kind in (LIST, _SET):
         count, kind, at = list_head(data, at)
-        if kind <= _BYTE:
-            return at + count
+        if kind in _FIXED_SIZES:
+            return at + count * (_FIXED_SIZES[kind] or 1)
         for _ in range(count):
             at = _skipped(data, kind, at)
         return at
@@ -187,7 +191,9 @@ def fields_of(data: bytes, at: int, inside: Inside | None = None) -> tuple[Struc
 
 def items_of(data: bytes, at: int) -> tuple[list[tuple[int, int]], int]:
     """Where each item of a list of structs begins and ends, and where the list does."""
-    count, _, at = list_head(data, at)
+    count, kind, at = list_head(data, at)
+    if count and kind != STRUCT:
+        raise ValueError("it has a list of something else than structs")
     found = []
     for _ in range(count):
         start, at = at, skipped_struct(data, at)
