@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from ... import listing, runtime
 from ... import uri as uris
 from ...config import MIB
-from ...errors import ChangedError, NotFoundError, S3dlioError
+from ...errors import ChangedError, CorruptDataError, NotFoundError, S3dlioError
 from ...runtime import after_fork
 from ...storage.base import ObjectInfo, Read, Store
 from ...view import empty
 from .footer import ENCRYPTED, MAGIC, TAIL_BYTES
 from .index import FileIndex, check_version, damaged, replaced
 
-__all__ = ["Version", "cache", "find", "indexes", "version_of"]
+__all__ = ["Version", "cache", "find", "indexes", "sound_indexes", "version_of"]
 
 CACHE_BYTES = 256 * MIB
 FOOTERS_IN_FLIGHT = 16
 LIKELY_BYTES, LIKELY_SHARE = 128 * 1024, 512  # footers are seldom longer than this, and than this part of their file
+SMALLEST = len(MAGIC) + TAIL_BYTES
 _ENCRYPTED = b"PARE"
 
 
@@ -130,12 +131,33 @@ def indexes(store: Store, files: Iterable[tuple[str, ObjectInfo]], footer_cap: i
 
     Raises CorruptDataError, naming the file, for what is no Parquet file, ChangedError when it is replaced meanwhile.
     """
+    return list(sound_indexes(store, files, footer_cap, _raise).values())
+
+
+def sound_indexes(
+    store: Store, files: Iterable[tuple[str, ObjectInfo]], footer_cap: int, note: Callable[[str, CorruptDataError], None]
+) -> dict[str, FileIndex]:
+    """The index of each file by its URI, in the order of `files`, but for what is no Parquet file: of that `note` learns."""
     files = list(files)
     known = {uri: index for uri, info in files if (index := cache.get(uri, info)) is not None}
     for uri, info, footer in _footers(store, [(uri, info) for uri, info in files if uri not in known], footer_cap):
-        known[uri] = FileIndex(uri, info, footer)
-        cache.put(known[uri])
-    return [known[uri] for uri, _ in files]
+        try:
+            known[uri] = FileIndex(uri, info, _good(footer))
+        except CorruptDataError as exc:
+            note(uri, exc)
+        else:
+            cache.put(known[uri])
+    return {uri: known[uri] for uri, _ in files if uri in known}
+
+
+def _raise(_: str, error: CorruptDataError) -> None:
+    raise error
+
+
+def _good(footer: bytes | CorruptDataError) -> bytes:
+    if isinstance(footer, CorruptDataError):
+        raise footer
+    return footer
 
 
 class _Piece(NamedTuple):
@@ -147,12 +169,21 @@ class _Piece(NamedTuple):
     length: int
 
 
-def _footers(store: Store, files: Iterable[tuple[str, ObjectInfo]], cap: int) -> Iterator[tuple[str, ObjectInfo, bytes]]:
-    """(URI, facts, footer): one read of the end of each file, at most `cap` bytes, and another one of what is missing."""
+def _footers(
+    store: Store, files: list[tuple[str, ObjectInfo]], cap: int
+) -> Iterator[tuple[str, ObjectInfo, bytes | CorruptDataError]]:
+    """The footer of each file: one request of at most `cap` bytes, and another one of what is missing."""
     rest: list[_Piece] = []
     tails: dict[str, bytes] = {}
-    for piece, tail in _read(store, [_tail_of(uri, info, cap) for uri, info in files]):
-        begin = piece.info.size - TAIL_BYTES - _footer_length(piece, tail)
+    for uri, info in files:
+        if info.size < SMALLEST:
+            yield uri, info, damaged(uri, f"it is no Parquet file: it has {info.size} bytes only")
+    for piece, tail in _read(store, [_tail_of(uri, info, cap) for uri, info in files if info.size >= SMALLEST]):
+        try:
+            begin = piece.info.size - TAIL_BYTES - _footer_length(piece, tail)
+        except CorruptDataError as exc:
+            yield piece.uri, piece.info, exc
+            continue
         if begin >= piece.start:
             yield piece.uri, piece.info, bytes(tail[begin - piece.start : -TAIL_BYTES])
         else:
@@ -163,8 +194,6 @@ def _footers(store: Store, files: Iterable[tuple[str, ObjectInfo]], cap: int) ->
 
 
 def _tail_of(uri: str, info: ObjectInfo, cap: int) -> _Piece:
-    if info.size < len(MAGIC) + TAIL_BYTES:
-        raise damaged(uri, f"it is no Parquet file: it has {info.size} bytes only")
     length = min(info.size, max(TAIL_BYTES, min(cap, max(LIKELY_BYTES, info.size // LIKELY_SHARE))))
     return _Piece(uri, info, info.size - length, length)
 

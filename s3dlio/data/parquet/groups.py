@@ -1,34 +1,64 @@
-"""`RowGroups`: which row groups there are under a URI, and which file each of them is in."""
+"""Which row groups there are under a URI, and which file each of them is in."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from ... import objects
-from ...storage.base import Store
-from .columns import Columns, expression_of, leaves_of, row_groups_of
+from ...errors import CorruptDataError, S3dlioError
+from ...storage.base import ObjectInfo, Store
+from ..bad_samples import Skipped, Skips
+from .columns import expression_of, leaves_of, row_groups_of
 from .cut import Cut
-from .files import find, indexes
-from .index import pyarrow
+from .files import find, sound_indexes
+from .index import FileIndex, pyarrow
+from .options import ParquetOptions
 
-__all__ = ["RowGroups"]
+__all__ = ["RowGroups", "row_groups"]
 
 
 class RowGroups:
-    """All row groups under a URI that columns and filters leave, in the order of names. Pickles with what it knows."""
+    """All row groups under a URI that the options of a loader leave, in the order of names. Pickles with what it knows.
 
-    def __init__(self, uri: str, *, columns: Columns | None, footer_cap: int, filters: Any) -> None:
+    Files that are damaged are left out where `on_error` says so, and are in `skipped`; then all may be. Other errors raise,
+    whatever `on_error` says: what a request met, the ranks of a job need not all meet.
+    """
+
+    def __init__(self, uri: str, options: ParquetOptions) -> None:
         pyarrow()  # an error at once where it is not installed
         files = find(uri)
         self.uri = uri
-        expression = expression_of(filters)
-        self.files = indexes(objects.resolve(files[0][0])[0], files, footer_cap)
-        self._leaves = [leaves_of(index, columns) for index in self.files]
-        wanted = [row_groups_of(index, expression) for index in self.files]
-        self._file_of = np.repeat(np.arange(len(wanted)), [len(numbers) for numbers in wanted])
-        self._row_group_of = np.array([number for numbers in wanted for number in numbers], np.int64)
+        self._place = files[0][0]
+        self.skipped: list[Skipped] = []
+        sound = list(self._sound(files, options))
+        self.files = [index for index, _, _ in sound]
+        self._leaves = [leaves for _, leaves, _ in sound]
+        self._file_of = np.repeat(np.arange(len(sound)), [len(wanted) for _, _, wanted in sound])
+        self._row_group_of = np.array([number for _, _, wanted in sound for number in wanted], np.int64)
+
+    def _sound(
+        self, files: Iterable[tuple[str, ObjectInfo]], options: ParquetOptions
+    ) -> Iterator[tuple[FileIndex, tuple[int, ...] | None, list[int]]]:
+        """Files that can be read, with the leaf columns and the row groups that are wanted of them."""
+        expression, skips = expression_of(options.filters), Skips(options.on_error, self.skipped.append)
+        damaged: dict[str, CorruptDataError] = {}
+
+        def note(uri: str, error: CorruptDataError) -> None:
+            if skips.on_error == "raise":
+                raise error
+            damaged[uri] = error
+
+        indexes = sound_indexes(self.store(), files, options.footer_cap, note)
+        for uri, _ in files:
+            try:
+                if uri in damaged:
+                    raise damaged[uri]
+                index = indexes[uri]
+                yield index, leaves_of(index, options.columns), row_groups_of(index, expression)
+            except CorruptDataError as exc:
+                skips.skip(uri, exc, is_whole=True)
 
     def __len__(self) -> int:
         return len(self._file_of)
@@ -48,4 +78,13 @@ class RowGroups:
 
     def store(self) -> Store:
         """The Store of all the files."""
-        return objects.resolve(self.files[0].uri)[0]
+        return objects.resolve(self._place)[0]
+
+
+def row_groups(uri: str, options: ParquetOptions) -> RowGroups:
+    """RowGroups of which there is a file. Raises S3dlioError where every one is damaged."""
+    groups = RowGroups(uri, options)
+    if not groups.files:
+        last = groups.skipped[-1]
+        raise S3dlioError(f"none of the {len(groups.skipped)} .parquet files under {uri} can be read: {last.error}")
+    return groups

@@ -18,7 +18,7 @@ from ..order import Deal, Order
 from ..state import checked_state, state_of
 from ..stats import ParquetStats
 from .arrivals import RowGroupItems, arrivals
-from .groups import RowGroups
+from .groups import row_groups
 from .items import FINISHERS
 from .options import ParquetOptions
 
@@ -30,13 +30,14 @@ class ParquetLoader:
 
     Iterating (`for`, `async for`) that comes to its end ends an epoch; with `shuffle` the next one has another order.
     Without, it is that of the files' names. A row group that cannot be had raises at its turn, and the next one comes after
-    it; with `on_error="skip"` a copy of a good one stands in its place. The files are those that were there when the loader
-    was made. Several iterations may run at once: position and `stats()` are those of the one that was begun last.
+    it; with `on_error="skip"` a copy of a good one stands in its place, and files whose footer is damaged are left out. The
+    files are those that were there when the loader was made. Several iterations may run at once: position and `stats()` are
+    those of the one that was begun last.
     """
 
     def __init__(self, uri: str, options: ParquetOptions) -> None:
         self.options = options
-        self.groups = RowGroups(uri, columns=options.columns, footer_cap=options.footer_cap, filters=options.filters)
+        self.groups = row_groups(uri, options)
         self._seed = int(options.seed)
         self._epochs = Epochs(int(options.epoch))
         self._stats = ParquetStats()
@@ -82,6 +83,8 @@ class ParquetLoader:
             left=left,
         )
         items = RowGroupItems(coming, order, self._deal(run.start), run, stats, options.on_error, left)
+        for skipped in self.groups.skipped:  # their row groups are missing in every epoch
+            stats.tally.add(skipped)
         self._stats = stats
         self._running.add(items)
         return items
@@ -91,7 +94,8 @@ class ParquetLoader:
 
         The keys are those of `PyBytesAsyncDataLoader.stats`, with a row group for an object and the bytes that were read for
         it; besides, `rows`, `waiting_for_decoding_seconds` and `decoding_seconds_per_object`, and `dominant` may be
-        `"decoding"`. In `skipped`, `uri` is the file, and `error` begins with the row group.
+        `"decoding"`. In `skipped`, `uri` is the file, and `error` begins with the row group; first come files that are left
+        out.
         """
         return self._stats.report()
 
