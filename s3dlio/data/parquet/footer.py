@@ -9,8 +9,10 @@ Source: Apache Parquet, `parquet.thrift` (the numbers of the fields).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from ...errors import S3dlioError
@@ -18,12 +20,14 @@ from .thrift import (
     BINARY,
     I64,
     LIST,
+    NUMBER,
     STOP,
     STRUCT,
     UNKNOWN,
     Field,
     Struct,
     binary,
+    common,
     fields_of,
     integer,
     items_of,
@@ -49,9 +53,12 @@ _ELEMENT_NUM_CHILDREN = 5
 _GROUP_COLUMNS, _GROUP_TOTAL, _GROUP_NUM_ROWS, _GROUP_SORTING, _GROUP_COMPRESSED = 1, 2, 3, 4, 6
 _CHUNK_FILE, _CHUNK_OFFSET, _CHUNK_META = 1, 2, 3
 _META_TYPE, _META_VALUES, _META_UNCOMPRESSED, _META_COMPRESSED = 1, 5, 6, 7
-_META_DATA_PAGE, _META_DICTIONARY_PAGE, _META_SIZES = 9, 11, 16
+_META_DATA_PAGE, _META_DICTIONARY_PAGE, _META_STATISTICS, _META_SIZES = 9, 11, 12, 16
 _SIZES_TEXT, _SIZES_REPETITION, _SIZES_DEFINITION = 1, 2, 3
 _CHUNK_HEAD = bytes([_CHUNK_OFFSET << 4 | I64, 0, (_CHUNK_META - _CHUNK_OFFSET) << 4 | STRUCT])  # an offset of 0
+_DATA_PAGE_HEAD = joined([(_META_DATA_PAGE, I64, b"")], UNKNOWN)
+_DICTIONARY_PAGE_HEAD = joined([(_META_DICTIONARY_PAGE, I64, b"")], _META_DATA_PAGE)
+_BEHIND_HEAD = joined([(_META_STATISTICS, STRUCT, b"")], UNKNOWN)
 _META_BEFORE, _META_BEHIND = (1, 2, 3, 4, 5, 6, 7, 8), (12, 13, 16, 17)  # what is kept: no offsets, no bloom filters
 
 SchemaChange: TypeAlias = Callable[[bytes, bytes], bytes | None]
@@ -185,18 +192,30 @@ class Footer:
         return meta
 
     def _chunk(self, at: int) -> Chunk:
+        match = _common_chunk().match(self._data, at)
+        if match is None:
+            return self._rare_chunk(at)
+        _, before, *numbers, dictionary, behind = match.regs
+        values, uncompressed, length, data_page = [signed(number_at(self._data, start)[0]) for start, _ in numbers]
+        dictionary_page = signed(number_at(self._data, dictionary[0])[0]) if dictionary[0] >= 0 else 0
+        return _chunk_of(
+            values,
+            uncompressed,
+            length,
+            data_page,
+            dictionary_page,
+            self._data[slice(*before)],
+            _BEHIND_HEAD + self._data[slice(*behind)] if behind[0] >= 0 else b"",
+        )
+
+    def _rare_chunk(self, at: int) -> Chunk:
         meta = self._meta(at)
-        start = data_page = self._integer(meta[_META_DATA_PAGE])
-        dictionary_page = self._integer(meta[_META_DICTIONARY_PAGE]) if _META_DICTIONARY_PAGE in meta else 0
-        if 0 < dictionary_page < data_page:
-            start = dictionary_page
-        return Chunk(
-            start,
-            self._integer(meta[_META_COMPRESSED]),
-            self._integer(meta[_META_UNCOMPRESSED]),
+        return _chunk_of(
             self._integer(meta[_META_VALUES]),
-            data_page - start,
-            0 if start == dictionary_page else None,
+            self._integer(meta[_META_UNCOMPRESSED]),
+            self._integer(meta[_META_COMPRESSED]),
+            self._integer(meta[_META_DATA_PAGE]),
+            self._integer(meta[_META_DICTIONARY_PAGE]) if _META_DICTIONARY_PAGE in meta else 0,
             taken(self._data, meta, _META_BEFORE, 0),
             taken(self._data, meta, _META_BEHIND, UNKNOWN),
         )
@@ -293,10 +312,33 @@ class Footer:
         return self._data[start : start + length]
 
 
+@cache
+def _common_chunk() -> re.Pattern[bytes]:
+    """A column chunk as most are, up to the end of its metadata: all that `Chunk` tells in one step.
+
+    It has neither another file nor metadata of its own nor bloom filter. Groups: what stands before the offsets; values,
+    sizes, data page, dictionary page; what stands behind the offsets, but for the head of its first field.
+    """
+    some = common()
+    before = rb"\x15%b\x19%b\x19%b\x15%b" % (NUMBER, some.numbers, some.texts, NUMBER)
+    sizes = rb"\x16(%b)" % NUMBER * 3
+    offsets = rb"\x26(%b)(?:\x26(%b))?+" % (NUMBER, NUMBER)
+    statistics = rb"(?(6)\x1c|\x3c)(%b" % some.struct  # the step to their number depends on whether there is a dictionary
+    behind = rb"(?:%b(?:\x19%b(?:\x3c%b)?+|(?:\x4c%b)?+)))?+" % (statistics, some.structs, some.struct, some.struct)
+    return re.compile(rb"\x26%b\x1c(%b%b)%b%b\x00" % (NUMBER, before, sizes, offsets, behind), re.DOTALL)
+
+
+def _chunk_of(
+    num_values: int, uncompressed: int, length: int, data_page: int, dictionary_page: int, before: bytes, behind: bytes
+) -> Chunk:
+    start = dictionary_page if 0 < dictionary_page < data_page else data_page
+    dictionary = 0 if start == dictionary_page else None
+    return Chunk(start, length, uncompressed, num_values, data_page - start, dictionary, before, behind)
+
+
 def _chunk_at(chunk: Chunk, place: int) -> bytes:
     """A column chunk that begins at byte `place`."""
-    offsets = joined([(_META_DATA_PAGE, I64, integer(place + chunk.data_page))], UNKNOWN)
+    offsets = _DATA_PAGE_HEAD + integer(place + chunk.data_page)
     if chunk.dictionary_page is not None:
-        page = (_META_DICTIONARY_PAGE, I64, integer(place + chunk.dictionary_page))
-        offsets += joined([page], _META_DATA_PAGE)
-    return _CHUNK_HEAD + chunk.before + offsets + chunk.behind + STOP + STOP
+        offsets += _DICTIONARY_PAGE_HEAD + integer(place + chunk.dictionary_page)
+    return b"".join((_CHUNK_HEAD, chunk.before, offsets, chunk.behind, STOP, STOP))

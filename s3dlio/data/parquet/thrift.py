@@ -12,25 +12,30 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 __all__ = [
     "BINARY",
+    "Common",
     "Field",
     "I64",
     "Inside",
     "LIST",
+    "NUMBER",
     "STOP",
     "STRUCT",
     "Struct",
     "UNKNOWN",
+    "any_of",
     "binary",
+    "common",
     "fields_of",
     "integer",
     "items_of",
     "joined",
     "list_head",
     "list_of",
+    "lists",
     "number_at",
     "signed",
     "skipped_struct",
@@ -57,28 +62,51 @@ Struct: TypeAlias = dict[int, Field]
 Inside: TypeAlias = dict[int, Callable[[int], int]]  # given where a value begins, they tell where it ends
 
 
+NUMBER = rb"[\x80-\xff]*+[\x00-\x7f]"
+"""A number, for a regular expression."""
+
+
+def any_of(shapes: Iterable[bytes]) -> bytes:
+    """One of several shapes, for a regular expression."""
+    return b"(?:" + b"|".join(shapes) + b")"
+
+
+def lists(kind: int, item: bytes, longest: int) -> bytes:
+    """Lists of items of a type that have this shape, for a regular expression."""
+    return any_of(re.escape(bytes([size << 4 | kind])) + b"(?:%b){%d}" % (item, size) for size in range(longest + 1))
+
+
+def _heads(*kinds: int) -> bytes:
+    return b"[" + b"".join(re.escape(bytes([step << 4 | kind])) for step in range(1, 16) for kind in kinds) + b"]"
+
+
+class Common(NamedTuple):
+    """Common shapes, for a regular expression. Each byte decides what the next may be, so that nothing is tried twice."""
+
+    text: bytes
+    numbers: bytes
+    texts: bytes
+    struct: bytes
+    structs: bytes
+    field: bytes
+
+
+@cache
+def common() -> Common:
+    """The shapes that are common."""
+    text = any_of(re.escape(bytes([length])) + b".{%d}" % length for length in range(_COMMON_BYTES))
+    numbers = any_of(lists(kind, NUMBER, _COMMON_NUMBERS) for kind in (_I32, I64))
+    flat = [_heads(*_NUMBERS) + NUMBER, _heads(_TRUE, _FALSE), _heads(BINARY) + text, _heads(LIST) + numbers]
+    struct = any_of(flat) + rb"*+\x00"
+    texts, structs = lists(BINARY, text, _COMMON_ITEMS), lists(STRUCT, struct, _COMMON_ITEMS)
+    field = any_of([*flat, _heads(STRUCT) + struct, _heads(LIST) + any_of([texts, structs])])
+    return Common(text, numbers, texts, struct, structs, field)
+
+
 @cache
 def _common_fields() -> re.Pattern[bytes]:
-    """Any number of fields of common shapes. Each byte decides what the next one may be, so that nothing is tried twice."""
-
-    def heads(*kinds: int) -> bytes:
-        return b"[" + b"".join(re.escape(bytes([step << 4 | kind])) for step in range(1, 16) for kind in kinds) + b"]"
-
-    def lists(kind: int, item: bytes, longest: int) -> list[bytes]:
-        sizes = range(longest + 1)
-        return [re.escape(bytes([size << 4 | kind])) + b"(?:%b){%d}" % (item, size) for size in sizes]
-
-    def any_of(shapes: Iterable[bytes]) -> bytes:
-        return b"(?:" + b"|".join(shapes) + b")"
-
-    number = rb"[\x80-\xff]*+[\x00-\x7f]"
-    text = any_of(re.escape(bytes([length])) + b".{%d}" % length for length in range(_COMMON_BYTES))
-    numbers = [shape for kind in (_I32, I64) for shape in lists(kind, number, _COMMON_NUMBERS)]
-    flat = [heads(*_NUMBERS) + number, heads(_TRUE, _FALSE), heads(BINARY) + text, heads(LIST) + any_of(numbers)]
-    struct = any_of(flat) + rb"*+\x00"
-    nested = lists(BINARY, text, _COMMON_ITEMS) + lists(STRUCT, struct, _COMMON_ITEMS)
-    shapes = [*flat, heads(STRUCT) + struct, heads(LIST) + any_of(nested)]
-    return re.compile(any_of(shapes) + b"*+", re.DOTALL)
+    """Any number of fields of common shapes."""
+    return re.compile(common().field + b"*+", re.DOTALL)
 
 
 def number_at(data: bytes, at: int) -> tuple[int, int]:
