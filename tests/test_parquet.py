@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import s3dlio
-from s3dlio.data.parquet.loader import ParquetOptions
+from s3dlio.data.parquet.options import ParquetOptions
 
 from .conftest import Place
 from .parquet_files import LEAVES, file_of, joined, table, tables_of

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import s3dlio
 from s3dlio.data.parquet import columns as parquet_columns
 from s3dlio.data.parquet import index as parquet_index
-from s3dlio.data.parquet import read as parquet_read
-from s3dlio.data.parquet.footer import Footer
+from s3dlio.data.parquet.cut import layout_of
+from s3dlio.data.parquet.footer import Footer, _common_chunk
 from s3dlio.storage.base import ObjectInfo
 
 from .parquet_files import file_of, table
@@ -57,7 +57,7 @@ def index_of(content: bytes) -> parquet_index.FileIndex:
 def cut(content: bytes, row_group: int, columns: list[int | str] | None) -> bytes:
     """The file that a loader makes of it."""
     index = index_of(content)
-    layout = parquet_read.layout_of(index, row_group, parquet_columns.leaves_of(index, columns))
+    layout = layout_of(index, row_group, parquet_columns.leaves_of(index, columns))
     out = bytearray(b"PAR1")
     for start, end, place in layout.spans:
         assert place == len(out)
@@ -115,14 +115,34 @@ FOOTER = FILES[0][-8 - int.from_bytes(FILES[0][-8:-4], "little") : -8]
 @given(place=st.integers(0, len(FOOTER) - 1), value=st.binary(min_size=1, max_size=3), length=st.integers(0, len(FOOTER)))
 def test_a_damaged_footer_is_read_or_is_an_error_of_ours(place: int, value: bytes, length: int) -> None:
     for damaged in (FOOTER[:place] + value + FOOTER[place + len(value) :], FOOTER[:length]):
-        with contextlib.suppress(ValueError):  # and nothing else, nor without end
+        with contextlib.suppress(ValueError, s3dlio.S3dlioError):  # and nothing else, nor without end
             footer = Footer(damaged)
             for number in range(len(footer.row_groups)):
                 assert isinstance(footer.chunks(number, None), list)
 
 
+@pytest.mark.parametrize("content", FILES)
+def test_the_short_way_through_a_chunk_tells_what_the_long_one_does(content: bytes) -> None:
+    footer = index_of(content).footer
+    places = [place for group in footer.row_groups for place in group.chunks]
+    assert [footer._chunk(place) for place in places] == [footer._rare_chunk(place) for place in places]
+    is_common = content not in (FILES[2], FILES[4])  # one has no statistics, the other bloom filters
+    assert bool(_common_chunk().match(footer._data, places[1])) == is_common
+
+
+@settings(max_examples=200)
+@given(place=st.integers(0, 200), value=st.binary(min_size=1, max_size=2))
+def test_so_it_does_of_a_damaged_chunk(place: int, value: bytes) -> None:
+    at = Footer(FOOTER).row_groups[0].chunks[0]
+    damaged = FOOTER[: at + place] + value + FOOTER[at + place + len(value) :]
+    with contextlib.suppress(ValueError, s3dlio.S3dlioError):
+        footer = Footer(damaged)
+        if _common_chunk().match(damaged, at):
+            assert footer._chunk(at) == footer._rare_chunk(at)
+
+
 def test_a_row_group_that_lacks_a_column_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match="its footer is damaged"):
+    with pytest.raises(ValueError, match="its footer breaks off, or lacks something"):
         Footer(FOOTER).chunks(0, [0, 1000])
 
 

@@ -14,17 +14,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import s3dlio
 import s3dlio.torch
 from s3dlio import BadSampleWarning
 from s3dlio.data.parquet import decode as parquet_decode
-from s3dlio.data.parquet import loader as parquet
+from s3dlio.data.parquet import items as parquet_items
 from s3dlio.data.parquet import read as parquet_read
+from s3dlio.data.parquet.groups import RowGroups
+from s3dlio.data.parquet.index import FileIndex
 from s3dlio.storage.cloud import wire
 from s3dlio.torch import ParquetDataset
-from s3dlio.torch.datapipes import ReadObjects
+from s3dlio.torch.datapipes import ReadObjects, ReadParquet
 
 from .conftest import LocalPlace, Place, eventually, make_place
 from .faults import Fault, FaultServer, failing
@@ -109,9 +113,9 @@ class TestBadRowGroups:
     ) -> None:
         loader = load(local_bad, on_error="skip", prefetch=8)
         begun: list[int] = []
-        cut = parquet_read.RowGroups.cut
+        cut = RowGroups.cut
         monkeypatch.setattr(
-            parquet_read.RowGroups, "cut", lambda groups, number, decode: begun.append(number) or cut(groups, number, decode)
+            RowGroups, "cut", lambda groups, number, decode: begun.append(number) or cut(groups, number, decode)
         )
         loader.load_state_dict({**loader.state_dict(), "position": 9})
         assert firsts(loader) == FILLED[9:]
@@ -178,6 +182,115 @@ class TestBadRowGroups:
             load(good, on_error=wrong)
         with pytest.raises(ValueError, match="on_error"):
             ParquetDataset(good, on_error=wrong)
+
+
+BROKEN = [FILES[0][:-1], FILES[1], FILES[2][:-300] + b"\xff" * 200 + FILES[2][-100:], b"short"]
+
+
+@pytest.mark.usefixtures("quiet")
+class TestBrokenFooters:
+    @pytest.fixture
+    def broken(self, place: Place) -> str:
+        return filled(place, BROKEN)
+
+    @pytest.fixture
+    def local_broken(self, local_place: LocalPlace) -> str:
+        return filled(local_place, BROKEN)
+
+    def test_the_file_is_left_out_and_told(self, broken: str) -> None:
+        with pytest.warns(BadSampleWarning) as caught:
+            loader = load(broken, on_error="skip")
+        assert [str(warning.message).partition(" (")[0] for warning in caught] == [
+            f"skipped {broken}{number}.parquet" for number in (0, 2, 3)
+        ]
+        for _ in range(2):
+            assert firsts(loader) == GOOD[4:8]
+            account = loader.stats()
+            assert (account["objects"], account["errors"], account["num_skipped"]) == (4, 0, 3)
+            assert [(entry["uri"][-9], entry["repeated"]) for entry in account["skipped"]] == [
+                ("0", ""),
+                ("2", ""),
+                ("3", ""),
+            ]
+            assert all("is damaged: " in entry["error"] for entry in account["skipped"])
+
+    def test_raising_is_the_default(self, broken: str) -> None:
+        with pytest.raises(s3dlio.CorruptDataError, match=r"d/\d.parquet is damaged"):
+            load(broken)
+
+    @pytest.mark.parametrize("is_good", [True, False])
+    def test_a_function_is_asked(self, local_broken: str, is_good: bool) -> None:
+        asked: list[str] = []
+        decide = lambda uri, error: asked.append(uri[-9]) or (is_good and isinstance(error, ValueError))  # noqa: E731
+        if is_good:
+            assert firsts(load(local_broken, on_error=decide)) == GOOD[4:8]
+            assert asked == ["0", "2", "3"]
+        else:
+            with pytest.raises(s3dlio.CorruptDataError, match=r"0\.parquet is damaged"):
+                load(local_broken, on_error=decide)
+
+    @pytest.mark.parametrize("lying", [[("label", "<", 5)], None])
+    def test_what_only_filters_find_is_left_out_as_well(
+        self, local_place: LocalPlace, lying: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        uri = filled(local_place, FILES[:2])
+
+        def check_claims(index: Any, leaves: Any) -> None:
+            if index.uri.endswith("1.parquet"):
+                raise s3dlio.CorruptDataError("it contradicts itself")
+
+        monkeypatch.setattr(FileIndex, "check_claims", check_claims)
+        assert len(load(uri, on_error="skip", filters=lying)) == (1 if lying else 8)
+
+    def test_nothing_good_is_no_empty_epoch(self, local_place: LocalPlace) -> None:
+        uri = filled(local_place, [BROKEN[0], BROKEN[3]])
+        match = r"none of the 2 \.parquet files under .*d/ can be read: .*1\.parquet is damaged"
+        with pytest.raises(s3dlio.S3dlioError, match=match):
+            load(uri, on_error="skip")
+        with pytest.raises(s3dlio.S3dlioError, match=match):
+            ParquetDataset(uri, on_error="skip")
+        with pytest.raises(s3dlio.S3dlioError, match=match):
+            ReadParquet(uri, on_error="skip")
+
+    @pytest.mark.parametrize("status", [403, 404, 500])
+    @pytest.mark.usefixtures("short_pauses")
+    def test_a_request_that_fails_raises_as_other_ranks_may_succeed(self, faults: FaultServer, status: int) -> None:
+        faults.s3.put("d/a.parquet", FILES[0])
+        faults.s3.put("d/b.parquet", FILES[1])
+        codes = {403: "AccessDenied", 404: "NoSuchKey", 500: "InternalError"}
+        faults.decide = lambda request: failing(status, codes[status]) if "b.parquet" in request.target else None
+        with pytest.raises(s3dlio.S3dlioError, match=r"d/b\.parquet") as caught:
+            load("s3://bkt/d/", on_error="skip")
+        assert not isinstance(caught.value, s3dlio.CorruptDataError)
+
+    @pytest.mark.parametrize("num_taken", range(5))
+    def test_a_state_fits_while_the_same_files_are_left_out(self, local_broken: str, num_taken: int) -> None:
+        loader = load(local_broken, on_error="skip", shuffle=True, seed=3)
+        items = iter(loader)
+        taken = firsts(next(items) for _ in range(num_taken))
+        later = load(local_broken, on_error="skip", shuffle=True)
+        later.load_state_dict(loader.state_dict())
+        assert taken + firsts(later) == firsts(load(local_broken, on_error="skip", shuffle=True, seed=3))
+
+    def test_a_state_is_refused_when_a_file_was_mended(self, local_place: LocalPlace) -> None:
+        uri = filled(local_place, BROKEN)
+        state = load(uri, on_error="skip").state_dict()
+        local_place.put("d/0.parquet", FILES[0])
+        with pytest.raises(ValueError, match="4"):
+            load(uri, on_error="skip").load_state_dict(state)
+
+    @pytest.mark.parametrize("context", [None, "fork"])
+    def test_datasets_and_pipes_leave_it_out_in_all_workers(self, local_broken: str, context: str | None) -> None:
+        uris = [f"{local_broken}{number}.parquet" for number in range(4)]
+        workers = {"num_workers": 2, "multiprocessing_context": context, "timeout": 60} if context else {}
+        dataset = ParquetDataset(local_broken, columns=["label"], on_error="skip")
+        assert sorted(firsts(s3dlio.torch.loader(dataset, batch_size=None, **workers))) == GOOD[4:8]
+        assert (dataset.num_skipped, [skipped.uri for skipped in dataset.skipped]) == (3, [uris[0], *uris[2:]])
+        for source in (local_broken, IterableWrapper(uris)):
+            pipe = ReadParquet(source, columns=["label"], on_error="skip")
+            items = DataLoader(pipe, batch_size=None, **workers)
+            assert sorted(firsts(items)) == GOOD[4:8]
+            assert pipe.num_skipped == 3
 
 
 def odd(batch: dict[str, Any]) -> Any:
@@ -362,7 +475,7 @@ class TestAccount:
             threading.Event().wait(0.05)
             return decoded(cut)
 
-        monkeypatch.setattr(parquet, "decoded", slow)
+        monkeypatch.setattr(parquet_items, "decoded", slow)
         monkeypatch.setattr(parquet_read, "SMALL_BYTES", 0)
         loader = load(good, prefetch=2)
         list(loader)

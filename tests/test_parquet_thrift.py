@@ -66,3 +66,22 @@ def test_a_list_that_is_longer_than_the_data_costs_no_time(count: int) -> None:
     booleans = bytes([0x10 | thrift.LIST, 0xF1]) + thrift.integer(count) + thrift.STOP
     with pytest.raises(IndexError):
         thrift.skipped_struct(booleans, 0)
+
+
+@pytest.mark.parametrize("kind", [7, 13])
+def test_a_list_of_values_of_a_fixed_size_that_is_longer_than_the_data_costs_no_time(kind: int) -> None:
+    doubles = bytes([0x10 | thrift.LIST, 0xF0 | kind]) + thrift.integer(2**40) + thrift.STOP
+    with pytest.raises(IndexError):
+        thrift.skipped_struct(doubles, 0)
+
+
+def test_a_number_of_any_length_costs_no_time() -> None:
+    assert thrift.number_at(b"\xff" * 9 + b"\x01", 0) == (2**64 - 1, 10)
+    with pytest.raises(ValueError, match="more than 64 bits"):
+        thrift.number_at(b"\xff" * 10 + b"\x01", 0)
+
+
+def test_a_list_of_numbers_is_none_of_structs() -> None:
+    with pytest.raises(ValueError, match="something else than structs"):
+        thrift.items_of(b"\x16\x02", 0)
+    assert thrift.items_of(b"\x06", 0) == ([], 1)

@@ -28,7 +28,7 @@ NEVER_SKIPPED = (AccessDeniedError, ConfigError, MemoryError, MissingPackageErro
 
 
 class BadSampleWarning(UserWarning):
-    """A sample was skipped: another one was repeated in its place, or, in a file of records, nothing."""
+    """A sample was skipped: another one was repeated in its place, or, in a file of records, nothing. Or a file was."""
 
 
 class Skipped(NamedTuple):
@@ -157,10 +157,10 @@ class Skips:
         self.tally = Tally()
         self._report = report
 
-    def skip(self, uri: str, error: Exception) -> None:
-        """Pass over what met this error. Raises the error when it is not to be skipped."""
+    def skip(self, uri: str, error: Exception, *, is_whole: bool = False) -> None:
+        """Pass over what met this error, a part of an object or all of it. Raises the error when it is not to be skipped."""
         _check(self.on_error, uri, error)
-        warnings.warn(f"skipped a part of {uri} ({error})", BadSampleWarning, stacklevel=2)
+        warnings.warn(f"skipped {'' if is_whole else 'a part of '}{uri} ({error})", BadSampleWarning, stacklevel=2)
         skipped = Skipped(uri, str(error), "")
         self.tally.add(skipped)
         if self._report is not None:

@@ -83,6 +83,12 @@ class Skipping:
         self._on_error = checked_on_error(on_error)
         self._board = None if on_error == "raise" else Board()
 
+    def _tell_of(self, skipped: Iterable[Skipped]) -> None:
+        """Write down what was skipped elsewhere."""
+        if self._board is not None:
+            for one in skipped:
+                self._board.add(one)
+
     def _filled(
         self,
         arrivals: Iterable[tuple[Named, Any]],

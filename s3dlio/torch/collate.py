@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from ..data.parquet.loader import ParquetItem
+from ..data.parquet.items import ParquetItem
 from ..view import ALIGNMENT, BytesView, copy_of
 from . import arenas
 

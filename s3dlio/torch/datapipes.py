@@ -22,8 +22,9 @@ from ..data.bad_samples import OnError
 from ..data.keys import KeyList
 from ..data.options import whole_number
 from ..data.parquet.arrivals import arrivals
-from ..data.parquet.loader import FINISHERS, Decode, ParquetOptions
-from ..data.parquet.read import RowGroups
+from ..data.parquet.groups import RowGroups, row_groups
+from ..data.parquet.items import FINISHERS, Decode
+from ..data.parquet.options import ParquetOptions
 from ..data.shards import ShardReader
 from ..data.tar import TarMember, TarReader, TarSampleReader
 from ..data.tfrecord import TFRecordReader
@@ -224,7 +225,7 @@ class ReadParquet(Skipping, SourcePipe):
 
     Items and `columns`, `filters` and `decode` are those of `create_async_loader`, but that `decode` is "batch" unless told.
     Over a pipe of URIs the row groups of each file come in order, and that pipe shuffles and shares the files. `on_error` is
-    that of ReadObjects, for row groups; a file whose footer cannot be read raises.
+    that of ReadObjects, for row groups; a file whose footer is damaged is left out.
     """
 
     def __init__(
@@ -239,13 +240,10 @@ class ReadParquet(Skipping, SourcePipe):
     ) -> None:
         super().__init__()
         self._skip(on_error)
-        self._options = ParquetOptions(columns=columns, filters=filters, decode=decode, prefetch=prefetch)
+        self._options = ParquetOptions(columns=columns, filters=filters, decode=decode, prefetch=prefetch, on_error=on_error)
         self.source_datapipe = source if isinstance(source, IterDataPipe) else None
-        self._groups = None if isinstance(source, IterDataPipe) else self._groups_of(source)
-
-    def _groups_of(self, uri: str) -> RowGroups:
-        options = self._options
-        return RowGroups(uri, columns=options.columns, footer_cap=options.footer_cap, filters=options.filters)
+        self._groups = None if isinstance(source, IterDataPipe) else row_groups(source, self._options)
+        self._tell_of(self._groups.skipped if self._groups else ())
 
     def __iter__(self) -> Iterator[Any]:
         current_worker()
@@ -270,7 +268,8 @@ class ReadParquet(Skipping, SourcePipe):
             return
         num_instances, instance = self._share()
         for uri in itertools.islice(iter(self.source_datapipe or ()), instance, None, num_instances):
-            groups = self._groups_of(uri)
+            groups = RowGroups(uri, self._options)
+            self._tell_of(groups.skipped)
             yield groups, iter(range(len(groups)))
 
     def _again(self, passed: deque[tuple[RowGroups, int]]) -> Iterator[Any]:

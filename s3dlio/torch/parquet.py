@@ -13,8 +13,9 @@ from ..data.bad_samples import OnError
 from ..data.options import callable_or_none
 from ..data.parquet.arrays import to_numpy
 from ..data.parquet.arrivals import arrivals
-from ..data.parquet.loader import FINISHERS, ParquetBatch, ParquetOptions
-from ..data.parquet.read import RowGroups
+from ..data.parquet.groups import row_groups
+from ..data.parquet.items import FINISHERS, ParquetBatch
+from ..data.parquet.options import ParquetOptions
 from .bad_samples import Skipping, transform_of
 from .resumable import DealtStream, tail_of
 
@@ -30,7 +31,8 @@ class ParquetDataset(Skipping, DealtStream):
     come as lists. `split_rows` cuts a batch into smaller ones. `transform` is applied to the dict.
 
     `on_error` is that of ObjectStoreIterableDataset: with `"skip"` a copy of a good row group stands in for one that cannot
-    be read, decoded or transformed. In `skipped`, `uri` is the file, and `error` begins with the row group.
+    be read, decoded or transformed, and a file whose footer is damaged is left out. In `skipped`, `uri` is the file, and
+    `error` begins with the row group.
 
     >>> dataset = s3dlio.torch.ParquetDataset("s3://bucket/train/", columns=["x", "label"], shuffle=True)
     >>> for batch in s3dlio.torch.loader(dataset, batch_size=None, num_workers=2):
@@ -55,10 +57,13 @@ class ParquetDataset(Skipping, DealtStream):
         prefetch: int = 8,
         on_error: OnError = "raise",
     ) -> None:
-        options = ParquetOptions(columns=columns, filters=filters, footer_cap=footer_cap, prefetch=prefetch)
-        self._groups = RowGroups(uri, columns=options.columns, footer_cap=options.footer_cap, filters=options.filters)
-        self._prefetch = prefetch
         self._skip(on_error)
+        options = ParquetOptions(
+            columns=columns, filters=filters, footer_cap=footer_cap, prefetch=prefetch, on_error=on_error
+        )
+        self._groups = row_groups(uri, options)
+        self._tell_of(self._groups.skipped)
+        self._prefetch = prefetch
         self._transform = callable_or_none("transform", transform)
         self._deal_out(
             len(self._groups),

@@ -13,7 +13,9 @@ from ..epochs import Run
 from ..iterators import Items
 from ..order import Deal, Order
 from ..stats import Stats
-from .read import Cut, RowGroups, outcomes
+from .cut import Cut
+from .groups import RowGroups
+from .read import outcomes
 
 __all__ = ["RowGroupArrival", "RowGroupItems", "arrivals"]
 
@@ -91,7 +93,7 @@ def arrivals(
 ) -> Generator[tuple[RowGroupArrival, Any]]:
     """What is known of each row group, and the item that `finish` makes of it, or the error, in the order of `numbers`.
 
-    `finish` and `decode` go together, as in `loader.FINISHERS`; `prefetch` and `left` are those of
+    `finish` and `decode` go together, as in `items.FINISHERS`; `prefetch` and `left` are those of
     `read.outcomes`. Nothing is begun before the first one is asked for.
     """
     cuts = _Cuts(groups, numbers, decode, clock)

@@ -106,6 +106,7 @@ def row_groups_of(index: FileIndex, expression: Any) -> list[int]:
     arrow = pyarrow()
     import pyarrow.dataset as datasets
 
+    index.check_claims(_leaves_in(index, str(expression)))
     try:
         fragment = datasets.ParquetFileFormat().make_fragment(index.file_without_data())
         possible = {group.id for group in fragment.subset(expression).row_groups}
@@ -115,6 +116,12 @@ def row_groups_of(index: FileIndex, expression: Any) -> list[int]:
     except OSError as exc:
         raise S3dlioError(f"cannot read the statistics of {index.uri}: {exc}") from exc
     return [number for number in wanted if number in possible]
+
+
+def _leaves_in(index: FileIndex, expression: str) -> list[int]:
+    """The leaves whose statistics an expression may need: some too many, if names are parts of others."""
+    names = (path.partition(".")[0] for path in index.leaves)
+    return [number for number, name in enumerate(names) if name in expression or "FieldPath(" in expression]
 
 
 class SchemaOf:

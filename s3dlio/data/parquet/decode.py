@@ -1,46 +1,17 @@
-"""Row groups that are here become record batches, and their memory that of the next ones."""
+"""Row groups that are here become record batches."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import CorruptDataError, S3dlioError
-from ...view import BytesView, empty, fresh
+from ...view import BytesView, empty
+from .cut import Cut
 from .index import pyarrow
+from .spare import spare
 
-if TYPE_CHECKING:
-    from .read import Cut
-
-__all__ = ["Spare", "decoded", "spare", "to_ipc"]
-
-SPARE_BYTES = 24 * 1024 * 1024  # kept of the memory of row groups that were decoded
-
-
-class Spare:
-    """Memory of row groups that were decoded, for the next ones: SPARE_BYTES of it at most."""
-
-    def __init__(self) -> None:
-        self._views: list[BytesView] = []  # several threads come to it: each step is one call
-
-    def take(self, num_bytes: int, uri: str) -> BytesView:
-        """Memory for a row group that is to be decoded; what was given last, where that is large enough, else fresh one."""
-        try:
-            view = self._views.pop()
-        except IndexError:
-            view = empty(0)
-        if view.nbytes < num_bytes:
-            view = fresh(num_bytes + num_bytes // 8)  # those to come may be a little larger; untouched memory costs nothing
-        view.uri = uri
-        return view
-
-    def give(self, view: BytesView) -> None:
-        """Keep the memory of a row group, to which nobody refers any more."""
-        if sum(other.nbytes for other in self._views.copy()) + view.nbytes <= SPARE_BYTES:
-            self._views.append(view)
-
-
-spare = Spare()
+__all__ = ["decoded", "to_ipc"]
 
 
 def _table_of(cut: Cut) -> Any:
@@ -68,6 +39,8 @@ def decoded(cut: Cut) -> Any:
             batches = table.combine_chunks().to_batches()
     except (arrow.ArrowException, OSError) as exc:
         raise CorruptDataError(f"cannot decode {where}: {exc}") from exc
+    if table.num_rows != (num_rows := cut.index.num_rows[cut.row_group]):
+        raise CorruptDataError(f"cannot decode {where}: it has {table.num_rows} rows, and its footer says {num_rows}")
     if len(batches) != 1:
         raise S3dlioError(f"{where} does not fit into one record batch: write row groups with less text in a column")
     return batches[0]

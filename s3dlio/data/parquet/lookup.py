@@ -12,9 +12,11 @@ from ...config import MIB
 from ...errors import ChangedError, ConfigError
 from ...uri import parse
 from .columns import Columns, leaves_of
-from .index import FileIndex, cache, indexes
-from .loader import FINISHERS
-from .read import Cut, stream
+from .cut import Cut
+from .files import cache, indexes
+from .index import FileIndex
+from .items import FINISHERS
+from .read import stream
 
 __all__ = [
     "PyParquetIndex",

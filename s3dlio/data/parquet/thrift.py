@@ -12,25 +12,30 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 __all__ = [
     "BINARY",
+    "Common",
     "Field",
     "I64",
     "Inside",
     "LIST",
+    "NUMBER",
     "STOP",
     "STRUCT",
     "Struct",
     "UNKNOWN",
+    "any_of",
     "binary",
+    "common",
     "fields_of",
     "integer",
     "items_of",
     "joined",
     "list_head",
     "list_of",
+    "lists",
     "number_at",
     "signed",
     "skipped_struct",
@@ -47,6 +52,8 @@ STOP = b"\x00"
 _LARGEST_STEP = 15  # between the numbers of two fields; a larger one has the number itself written out
 UNKNOWN = -_LARGEST_STEP  # before any field: its number is written out
 
+_LARGEST_SHIFT = 63  # of the seven bits of a number that come last
+
 _COMMON_BYTES = 32  # texts shorter than this are common
 _COMMON_NUMBERS, _COMMON_ITEMS = 4, 3  # and lists of so many numbers, or of so many texts or structs, at most
 
@@ -55,32 +62,55 @@ Struct: TypeAlias = dict[int, Field]
 Inside: TypeAlias = dict[int, Callable[[int], int]]  # given where a value begins, they tell where it ends
 
 
+NUMBER = rb"[\x80-\xff]*+[\x00-\x7f]"
+"""A number, for a regular expression."""
+
+
+def any_of(shapes: Iterable[bytes]) -> bytes:
+    """One of several shapes, for a regular expression."""
+    return b"(?:" + b"|".join(shapes) + b")"
+
+
+def lists(kind: int, item: bytes, longest: int) -> bytes:
+    """Lists of items of a type that have this shape, for a regular expression."""
+    return any_of(re.escape(bytes([size << 4 | kind])) + b"(?:%b){%d}" % (item, size) for size in range(longest + 1))
+
+
+def _heads(*kinds: int) -> bytes:
+    return b"[" + b"".join(re.escape(bytes([step << 4 | kind])) for step in range(1, 16) for kind in kinds) + b"]"
+
+
+class Common(NamedTuple):
+    """Common shapes, for a regular expression. Each byte decides what the next may be, so that nothing is tried twice."""
+
+    text: bytes
+    numbers: bytes
+    texts: bytes
+    struct: bytes
+    structs: bytes
+    field: bytes
+
+
+@cache
+def common() -> Common:
+    """The shapes that are common."""
+    text = any_of(re.escape(bytes([length])) + b".{%d}" % length for length in range(_COMMON_BYTES))
+    numbers = any_of(lists(kind, NUMBER, _COMMON_NUMBERS) for kind in (_I32, I64))
+    flat = [_heads(*_NUMBERS) + NUMBER, _heads(_TRUE, _FALSE), _heads(BINARY) + text, _heads(LIST) + numbers]
+    struct = any_of(flat) + rb"*+\x00"
+    texts, structs = lists(BINARY, text, _COMMON_ITEMS), lists(STRUCT, struct, _COMMON_ITEMS)
+    field = any_of([*flat, _heads(STRUCT) + struct, _heads(LIST) + any_of([texts, structs])])
+    return Common(text, numbers, texts, struct, structs, field)
+
+
 @cache
 def _common_fields() -> re.Pattern[bytes]:
-    """Any number of fields of common shapes. Each byte decides what the next one may be, so that nothing is tried twice."""
-
-    def heads(*kinds: int) -> bytes:
-        return b"[" + b"".join(re.escape(bytes([step << 4 | kind])) for step in range(1, 16) for kind in kinds) + b"]"
-
-    def lists(kind: int, item: bytes, longest: int) -> list[bytes]:
-        sizes = range(longest + 1)
-        return [re.escape(bytes([size << 4 | kind])) + b"(?:%b){%d}" % (item, size) for size in sizes]
-
-    def any_of(shapes: Iterable[bytes]) -> bytes:
-        return b"(?:" + b"|".join(shapes) + b")"
-
-    number = rb"[\x80-\xff]*+[\x00-\x7f]"
-    text = any_of(re.escape(bytes([length])) + b".{%d}" % length for length in range(_COMMON_BYTES))
-    numbers = [shape for kind in (_I32, I64) for shape in lists(kind, number, _COMMON_NUMBERS)]
-    flat = [heads(*_NUMBERS) + number, heads(_TRUE, _FALSE), heads(BINARY) + text, heads(LIST) + any_of(numbers)]
-    struct = any_of(flat) + rb"*+\x00"
-    nested = lists(BINARY, text, _COMMON_ITEMS) + lists(STRUCT, struct, _COMMON_ITEMS)
-    shapes = [*flat, heads(STRUCT) + struct, heads(LIST) + any_of(nested)]
-    return re.compile(any_of(shapes) + b"*+", re.DOTALL)
+    """Any number of fields of common shapes."""
+    return re.compile(common().field + b"*+", re.DOTALL)
 
 
 def number_at(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned number of 7 bits a byte, and where it ends."""
+    """An unsigned number of 7 bits a byte, and where it ends. Raises ValueError where it has no end within ten bytes."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -89,6 +119,8 @@ def number_at(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
+        if shift > _LARGEST_SHIFT:
+            raise ValueError("it has a number of more than 64 bits")
 
 
 def signed(value: int) -> int:
@@ -128,8 +160,8 @@ def _skipped(data: bytes, kind: int, at: int) -> int:
         return skipped_struct(data, at)
     if kind in (LIST, _SET):
         count, kind, at = list_head(data, at)
-        if kind <= _BYTE:
-            return at + count
+        if kind in _FIXED_SIZES:
+            return at + count * (_FIXED_SIZES[kind] or 1)
         for _ in range(count):
             at = _skipped(data, kind, at)
         return at
@@ -187,7 +219,9 @@ def fields_of(data: bytes, at: int, inside: Inside | None = None) -> tuple[Struc
 
 def items_of(data: bytes, at: int) -> tuple[list[tuple[int, int]], int]:
     """Where each item of a list of structs begins and ends, and where the list does."""
-    count, _, at = list_head(data, at)
+    count, kind, at = list_head(data, at)
+    if count and kind != STRUCT:
+        raise ValueError("it has a list of something else than structs")
     found = []
     for _ in range(count):
         start, at = at, skipped_struct(data, at)
