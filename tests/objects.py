@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import struct
 from collections.abc import Iterable
 from typing import Any
@@ -59,3 +60,11 @@ def threads_and_descriptors() -> tuple[int, int]:
     gc.collect()
     process = psutil.Process()
     return process.num_threads(), process.num_fds()
+
+
+def drop_cached(path: str, start: int = 0) -> None:
+    """Have the bytes of a file, from `start` on, come from its disk when they are read next."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, start, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)

@@ -18,6 +18,7 @@ from s3dlio.storage.fileio import BOUNCE_BYTES, BUFFERED, DIRECT, FileIO
 from s3dlio.view import PAGE, empty
 
 from .conftest import LocalPlace
+from .objects import drop_cached
 
 CONTENT = np.random.default_rng(1).bytes(BOUNCE_BYTES + 3 * PAGE + 77)
 O_DIRECT_IN_FDINFO = 0o40000
@@ -150,7 +151,7 @@ class TestAtHand:
         self, uris: list[str], threads: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for number, uri in enumerate(uris):
-            forget(uri.removeprefix("file://"), 50_000 * (number % 2))
+            drop_cached(uri.removeprefix("file://"), 50_000 * (number % 2))
         asked: list[tuple[int, int, int]] = []
         fadvise = os.posix_fadvise
 
@@ -195,18 +196,10 @@ class TestAtHand:
         self, uris: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         path = uris[3].removeprefix("file://")
-        forget(path, 0)
+        drop_cached(path)
         monkeypatch.setattr(os, "posix_fadvise", lambda *_: os.unlink(path))
         with pytest.raises(s3dlio.NotFoundError, match="k3"):
             s3dlio.get_many(uris)
-
-
-def forget(path: str, start: int) -> None:
-    """Drop the page cache of a file from `start` on."""
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.posix_fadvise(fd, start, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
 
 
 @pytest.mark.parametrize("io", [BUFFERED, DIRECT], ids=["buffered", "direct"])
