@@ -75,9 +75,7 @@ def no_conditions(request: Request) -> Fault | None:
 
 @every_kind
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_every_refusal_of_a_condition_means_that_the_server_has_none(
-    kind: str, refusal: str, faults: FaultServer
-) -> None:
+def test_every_refusal_of_a_condition_means_that_the_server_has_none(kind: str, refusal: str, faults: FaultServer) -> None:
     faults.decide = lambda request: REFUSALS[refusal] if is_conditional(request) else None
     save, load = KINDS[kind]
     for value in (1, 2):
