@@ -22,14 +22,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
-from itertools import islice
+from enum import Enum
 from queue import Empty, SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from . import config
 from .errors import S3dlioError
 
 __all__ = [
+    "LATER",
+    "Later",
     "PATIENCE",
     "Threads",
     "after_fork",
@@ -49,6 +51,17 @@ LOOK_AGAIN = 0.05  # seconds between two looks at what still runs
 LOOK_FOR_LEAVING = 0.25  # seconds between two looks at whether another thread has ended the whole
 MOST_DECODERS = 4  # each keeps what its allocator had for one thing, for the next one
 PATIENCE = 0.5  # seconds that leaving early waits for requests that run and whose memory is their own
+
+_NOTHING: Any = object()  # instead of an item
+
+
+class Later(Enum):
+    """Says of an item that it is to be done later, in the same thread."""
+
+    LATER = 1
+
+
+LATER = Later.LATER
 
 log = logging.getLogger("s3dlio")
 
@@ -160,8 +173,12 @@ def each(
     window: int,
     patience: float | None = None,
     left: Collection[object] | None = None,
+    begin: Callable[[Item], T | Later | None] | None = None,
 ) -> Iterator[tuple[Item, T | BaseException]]:
     """Call `function` on every item in the I/O threads and yield (item, result or exception) as they end.
+
+    `begin`, if told, is asked first, in the caller's thread: for the result, if that can be had without waiting; for
+    LATER, to have `function` called in the caller's thread when nothing more can be begun; or for None.
 
     At most `window` items are begun and not yet consumed, and `items` is advanced only as far, so that memory is
     bounded by the window; an iterator that has ended is asked again after each result. When the iterator is left early
@@ -174,50 +191,78 @@ def each(
         for item in pending:
             yield item, _attempt(function, item, Exception)
         return
-    ended: SimpleQueue[tuple[Item, T | BaseException]] = SimpleQueue()
-    running: set[object] = set()
-    stopped: list[None] = []  # filled to stop; like `running`, safe against an interrupt at any place
-    owner = os.getpid()
-
-    def run(item: Item) -> None:
-        token, skip = object(), RuntimeError("left early")
-        running.add(token)  # before it looks whether it may: who stops looks at `running` afterwards
-        # Whatever is not put here would be waited for without end, so an exit raised in a thread counts, too.
-        outcome = skip if stopped else _attempt(function, item, BaseException)
-        running.discard(token)
-        ended.put((item, outcome))
-
-    num_running = 0
+    crew = _Crew(function)
+    num_running, postponed = 0, deque[Item]()
+    outcome: tuple[Item, T | BaseException]
     try:
-        for item in islice(pending, window):
-            io.start(functools.partial(run, item))
-            num_running += 1
-        while num_running:
-            check_owner(owner)
-            outcome = ended.get() if left is None else _first_of(ended, left)
-            num_running -= 1
+        while True:
+            check_owner(crew.owner)
+            has_room = num_running + len(postponed) < window
+            item = next(pending, _NOTHING) if has_room else _NOTHING  # it may have paused before
+            if item is not _NOTHING:
+                result = None if begin is None else begin(item)
+                if result is None:
+                    crew.begin(item)
+                    num_running += 1
+                    continue
+                if result is LATER:
+                    postponed.append(item)
+                    continue
+                outcome = item, result
+                del result
+            elif postponed:
+                item = postponed.popleft()
+                outcome = item, _attempt(function, item, Exception)
+            elif num_running:
+                outcome = crew.first(left)
+                num_running -= 1
+            else:
+                return
+            del item
             yield outcome
             del outcome
-            for item in islice(pending, window - num_running):  # it may have paused before
-                io.start(functools.partial(run, item))
-                num_running += 1
     finally:
-        stopped.append(None)
-        until = time.monotonic() + (math.inf if patience is None else patience)
-        # A forked child that collects this frame has none of the threads.
-        while running and os.getpid() == owner and time.monotonic() < until:
+        crew.stop(math.inf if patience is None else patience)
+
+
+class _Crew(Generic[Item, T]):
+    """The I/O threads that work for one `each`."""
+
+    def __init__(self, function: Callable[[Item], T]) -> None:
+        self.owner = os.getpid()
+        self._function = function
+        self._ended: SimpleQueue[tuple[Item, T | BaseException]] = SimpleQueue()
+        self._running: set[object] = set()
+        self._stopped: list[None] = []  # filled to stop; like `_running`, safe against an interrupt at any place
+
+    def begin(self, item: Item) -> None:
+        io.start(functools.partial(self._run, item))
+
+    def _run(self, item: Item) -> None:
+        token, skip = object(), RuntimeError("left early")
+        self._running.add(token)  # before it looks whether it may: who stops looks at `_running` afterwards
+        # Whatever is not put here would be waited for without end, so an exit raised in a thread counts, too.
+        outcome = skip if self._stopped else _attempt(self._function, item, BaseException)
+        self._running.discard(token)
+        self._ended.put((item, outcome))
+
+    def first(self, left: Collection[object] | None) -> tuple[Item, T | BaseException]:
+        """What ends next. Raises GeneratorExit, as into a generator that is closed, once there is anything in `left`."""
+        if left is None:
+            return self._ended.get()
+        while not left:
             with contextlib.suppress(Empty):
-                ended.get(timeout=LOOK_AGAIN)
+                return self._ended.get(timeout=LOOK_FOR_LEAVING)
+        raise GeneratorExit("left early")
 
-
-def _first_of(ended: SimpleQueue[T], left: Collection[object]) -> T:
-    """The next of the queue. Raises GeneratorExit, as into a generator that is closed, once there is anything in `left`."""
-    while not left:
-        try:
-            return ended.get(timeout=LOOK_FOR_LEAVING)
-        except Empty:
-            continue
-    raise GeneratorExit("left early")
+    def stop(self, patience: float) -> None:
+        """Begin nothing more, and wait for what runs."""
+        self._stopped.append(None)
+        until = time.monotonic() + patience
+        # A forked child that collects the frame of an `each` has none of the threads.
+        while self._running and os.getpid() == self.owner and time.monotonic() < until:
+            with contextlib.suppress(Empty):
+                self._ended.get(timeout=LOOK_AGAIN)
 
 
 def _attempt(function: Callable[[Item], T], item: Item, kind: type[BaseException]) -> T | BaseException:

@@ -161,9 +161,9 @@ def only_runtime_makes_threads(module: Module) -> Iterator[str]:
                 yield f"line {found.line}: imports {'.'.join(found.parts)}"
 
 
-def only_connection_opens_sockets(module: Module) -> Iterator[str]:
-    """What polls the sockets that `connection` opened (`wire`, `poll`) needs their type and a selector, no more."""
-    drivers = {("storage", "cloud", "wire"), ("storage", "cloud", "poll")}
+def only_connecting_opens_sockets(module: Module) -> Iterator[str]:
+    """What talks over the sockets that `connecting` opened, or looks up names, needs their module, and opens none."""
+    drivers = {("storage", "cloud", name) for name in ("connection", "names", "poll", "wire")}
     if module.parts in drivers:
         yield from imports_of(module, "socket.create_connection", "http.client", "urllib.request")
         for node in ast.walk(module.tree):
@@ -175,7 +175,7 @@ def only_connection_opens_sockets(module: Module) -> Iterator[str]:
                 yield f"line {node.lineno}: opens a socket"
     elif module.parts == ("config",):  # asks the standard library what the environment says of proxies
         yield from imports_of(module, "socket", "ssl", "selectors", "http.client", "urllib.request.urlopen")
-    elif module.parts != ("storage", "cloud", "connection"):
+    elif module.parts != ("storage", "cloud", "connecting"):
         yield from imports_of(module, "socket", "ssl", "selectors", "http.client", "urllib.request")
 
 
@@ -223,7 +223,7 @@ RULES: list[Rule] = [
     optional_packages_are_imported_where_used,
     only_config_reads_the_environment,
     only_runtime_makes_threads,
-    only_connection_opens_sockets,
+    only_connecting_opens_sockets,
     only_cli_prints,
     only_the_storage_door_names_backends,
     modules_stay_small,
@@ -252,10 +252,10 @@ BAD: list[tuple[Rule, Module]] = [
     (only_runtime_makes_threads, module_of("from threading import Thread", "bulk")),
     (only_runtime_makes_threads, module_of("from concurrent.futures import ThreadPoolExecutor", "bulk")),
     (only_runtime_makes_threads, module_of("import concurrent.futures", "bulk")),
-    (only_connection_opens_sockets, module_of("import socket", "storage", "cloud", "s3")),
-    (only_connection_opens_sockets, module_of("from urllib.request import urlopen", "objects")),
-    (only_connection_opens_sockets, module_of("from urllib.request import urlopen", "config")),
-    (only_connection_opens_sockets, module_of("import socket\nsocket.socket()", "storage", "cloud", "poll")),
+    (only_connecting_opens_sockets, module_of("import socket", "storage", "cloud", "s3")),
+    (only_connecting_opens_sockets, module_of("from urllib.request import urlopen", "objects")),
+    (only_connecting_opens_sockets, module_of("from urllib.request import urlopen", "config")),
+    (only_connecting_opens_sockets, module_of("import socket\nsocket.socket()", "storage", "cloud", "poll")),
     (only_cli_prints, module_of("print('x')", "objects")),
     (only_cli_prints, module_of("import sys\nsys.stdout.write('x')", "objects")),
     (only_the_storage_door_names_backends, module_of("from .storage.local import LocalStore", "objects")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,6 +120,93 @@ def test_any_size_is_written_and_read_exactly(disk: LocalPlace, size: int) -> No
     assert (disk.get("k"), s3dlio.stat(disk.root + "k")["size"]) == (CONTENT[:size], size)
     assert s3dlio.get(disk.root + "k") == CONTENT[:size]
     assert s3dlio.get_many([disk.root + "k"])[0] == CONTENT[:size]
+
+
+class TestAtHand:
+    @pytest.fixture
+    def threads(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The threads that have read bytes, one entry for each read."""
+        found: list[str] = []
+        read = fileio.Buffered.read
+
+        def noted(io: fileio.Buffered, fd: int, into: memoryview, offset: int) -> int:
+            found.append(threading.current_thread().name)
+            return read(io, fd, into, offset)
+
+        monkeypatch.setattr(fileio.Buffered, "read", noted)
+        return found
+
+    @pytest.fixture
+    def uris(self, disk: LocalPlace) -> list[str]:
+        for number in range(8):
+            disk.put(f"k{number}", CONTENT[number : number + 100_000])
+        return [f"file{disk.root.removeprefix('direct')}k{number}" for number in range(8)]
+
+    def test_what_is_in_memory_is_read_by_who_asks(self, uris: list[str], threads: list[str]) -> None:
+        assert s3dlio.get_many(uris) == [CONTENT[number : number + 100_000] for number in range(8)]
+        assert threads == [threading.current_thread().name] * 8
+
+    def test_what_is_not_or_not_to_its_end_is_asked_for_first(
+        self, uris: list[str], threads: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for number, uri in enumerate(uris):
+            forget(uri.removeprefix("file://"), 50_000 * (number % 2))
+        asked: list[tuple[int, int, int]] = []
+        fadvise = os.posix_fadvise
+
+        def noted(fd: int, offset: int, length: int, advice: int) -> None:
+            asked.append((offset, length, len(threads)))
+            fadvise(fd, offset, length, advice)
+
+        monkeypatch.setattr(os, "posix_fadvise", noted)
+        assert s3dlio.get_many(uris, workers=4) == [CONTENT[number : number + 100_000] for number in range(8)]
+        assert threads == [threading.current_thread().name] * 8
+        assert [length for _, length, _ in asked] == [100_000] * 8
+        assert [num_read for _, _, num_read in asked] == [0, 0, 0, 0, 1, 2, 3, 4]  # a window of them ahead of the first read
+
+    def test_where_it_cannot_be_told_threads_read(
+        self, uris: list[str], threads: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looks, preadv = [], os.preadv
+
+        def refusing(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+            if flags:
+                looks.append(fd)
+                raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+            return preadv(fd, buffers, offset)
+
+        monkeypatch.setattr(os, "preadv", refusing)
+        assert s3dlio.get_many(uris * 40) == [CONTENT[number : number + 100_000] for number in range(8)] * 40
+        assert all(name.startswith("s3dlio-io") for name in threads)
+        assert len(looks) == 9  # before the reads 0, 2, 6, 14, 30, 62, 126, 191, 256
+
+    def test_what_is_large_is_read_by_threads(self, disk: LocalPlace, threads: list[str]) -> None:
+        disk.put("large", CONTENT[: fileio.AT_HAND_BYTES + 1])
+        s3dlio.get_many([f"file{disk.root.removeprefix('direct')}large"] * 3)
+        assert len(threads) == 3
+        assert all(name.startswith("s3dlio-io") for name in threads)
+
+    def test_errors_name_their_object(self, uris: list[str]) -> None:
+        os.unlink(uris[5].removeprefix("file://"))
+        with pytest.raises(s3dlio.NotFoundError, match="k5"):
+            s3dlio.get_many(uris)
+
+    def test_what_vanishes_after_it_was_asked_for_is_not_found(
+        self, uris: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = uris[3].removeprefix("file://")
+        forget(path, 0)
+        monkeypatch.setattr(os, "posix_fadvise", lambda *_: os.unlink(path))
+        with pytest.raises(s3dlio.NotFoundError, match="k3"):
+            s3dlio.get_many(uris)
+
+
+def forget(path: str, start: int) -> None:
+    """Drop the page cache of a file from `start` on."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, start, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
 
 
 @pytest.mark.parametrize("io", [BUFFERED, DIRECT], ids=["buffered", "direct"])

@@ -16,7 +16,7 @@ import pytest
 
 import s3dlio
 from s3dlio import runtime
-from s3dlio.runtime import Threads, each
+from s3dlio.runtime import LATER, Later, Threads, each
 
 from .conftest import LocalPlace, Place
 
@@ -87,6 +87,52 @@ class TestEach:
 
         for consumed, _ in enumerate(each(lambda item: item, items(), window=5)):
             assert begun - consumed <= 5
+
+    @pytest.mark.parametrize("window", [2, 5, 100])
+    def test_what_can_be_had_at_once_or_later_needs_no_thread(self, window: int) -> None:
+        def begin(number: int) -> tuple[int, int] | Later | None:
+            return [None, LATER, work(number)][number % 3]
+
+        def work(number: int) -> tuple[int, int]:
+            return number, threading.get_ident()
+
+        begun = 0
+
+        def items() -> Iterator[int]:
+            nonlocal begun
+            for number in range(100):
+                begun += 1
+                yield number
+
+        outcomes = {}
+        for consumed, (item, result) in enumerate(each(work, items(), window=window, begin=begin)):
+            assert begun - consumed <= window
+            assert not isinstance(result, BaseException)
+            outcomes[item] = result
+        assert {item: number for item, (number, _) in outcomes.items()} == {number: number for number in range(100)}
+        here = {item for item, (_, thread) in outcomes.items() if thread == threading.get_ident()}
+        assert here == {number for number in range(100) if number % 3}
+
+    def test_an_error_of_what_was_put_off_is_an_outcome(self) -> None:
+        outcomes = dict(each(lambda number: 12 // number, range(4), window=3, begin=lambda _: LATER))
+        assert isinstance(outcomes.pop(0), ZeroDivisionError)
+        assert outcomes == {1: 12, 2: 6, 3: 4}
+
+    def test_items_that_pause_are_asked_again_after_what_came_at_once(self) -> None:
+        left = [3, 2]
+
+        class Pausing(Iterator[int]):
+            def __next__(self) -> int:
+                if not left or left[-1] == 0:
+                    raise StopIteration
+                left[-1] -= 1
+                return left[-1]
+
+        given = each(lambda item: item, Pausing(), window=4, begin=lambda item: item)
+        assert [item for item, _ in zip(range(2), given, strict=False)] == [0, 1]
+        assert list(given) == []
+        left.pop()
+        assert [item for item, _ in each(lambda item: item, Pausing(), window=4, begin=lambda item: item)] == [2, 1, 0]
 
     def test_leaving_early_waits_for_what_runs_and_begins_nothing_new(self) -> None:
         started, release = threading.Event(), threading.Event()

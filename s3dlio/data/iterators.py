@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import Future
+from threading import RLock
 from time import perf_counter
 from typing import Any, Generic, Self, TypeVar
 
@@ -17,7 +18,7 @@ from ..view import BytesView
 from .bad_samples import Before, Filler, OnError
 from .options import LoaderOptions, whole_number
 from .stats import Stats, Timed
-from .turns import OneAtATime, busy
+from .turns import busy
 
 __all__ = ["AsyncItems", "Batches", "Items", "PyObjectDataLoaderSyncIter"]
 
@@ -45,9 +46,9 @@ class Items(Iterator[T], Generic[T]):
         self.left = left
         self._stats = stats
         self._filler = None if on_error == "raise" else Filler(on_error, stats.tally.add, before)
-        self._ready: deque[T] = deque()  # what the filler gave
+        self._ready: deque[T | Exception] = deque()  # what is here and not yet handed out
         self._fatal: BaseException | None = None  # what ended the iteration itself
-        self._guard = OneAtATime()
+        self._guard = RLock()  # one that an interrupt has left taken opens to its own thread
         self._arrivals = arrivals
         _running.add(self)
 
@@ -58,19 +59,20 @@ class Items(Iterator[T], Generic[T]):
 
     def pull(self) -> T:
         """The next item, for somebody who hands it on and then says that it was `delivered`."""
-        with self._guard:
-            return self._next()
+        if not self._guard.acquire(False):
+            raise busy()
+        try:
+            if self._filler is not None or self._ready:
+                return self._next_ready()
+            outcome = self._next_arrival()[1]
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+        finally:
+            self._guard.release()
 
     def delivered(self) -> None:
         """The item that was pulled last has reached the consumer."""
-
-    def _next(self) -> T:
-        if self._filler is not None:
-            return self._next_filled(self._filler)
-        outcome = self._next_arrival()[1]
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
 
     def _next_arrival(self) -> tuple[Timed, T | Exception]:
         stats = self._stats
@@ -92,15 +94,19 @@ class Items(Iterator[T], Generic[T]):
             self._fatal = exc
         return self._fatal or exc
 
-    def _next_filled(self, filler: Filler) -> T:
+    def _next_ready(self) -> T:
         while not self._ready:
+            assert self._filler is not None
             try:
                 arrival, outcome = self._next_arrival()
             except StopIteration:
-                filler.end_batch()
+                self._filler.end_batch()
                 raise
-            self._ready.extend(filler.add(arrival.uri, outcome, getattr(arrival, "part", "")))
-        return self._ready.popleft()
+            self._ready.extend(self._filler.add(arrival.uri, outcome, getattr(arrival, "part", "")))
+        item = self._ready.popleft()
+        if isinstance(item, Exception):
+            raise item
+        return item
 
     def close(self) -> None:
         """Stop: drop all requests and their connections. From another thread it takes effect within a second."""
@@ -119,7 +125,7 @@ class Items(Iterator[T], Generic[T]):
         """In a forked child: its requests are those of the parent, so it fails instead of waiting for them."""
         self._of_parent = self._arrivals  # closing it is not the child's business, and a thread may have been inside
         self._arrivals = _refusal()
-        self._guard = OneAtATime()
+        self._guard = RLock()
 
 
 class PyObjectDataLoaderSyncIter(Items[BytesView]):
@@ -136,17 +142,9 @@ class PyObjectDataLoaderSyncIter(Items[BytesView]):
             names, window=options.prefetch, in_order=in_order, options=options.of_reads(), clock=stats.clock, left=left
         )
         super().__init__(arrivals, stats, options.on_error, left)
-        self._postponed: Exception | None = None  # raised when the good items before it were handed out
 
-    def _next(self) -> BytesView:
-        if self._postponed is not None:
-            self._raise_postponed()
-        return super()._next()
-
-    def _raise_postponed(self) -> None:
-        error, self._postponed = self._postponed, None
-        assert error is not None
-        raise error
+    def __next__(self) -> BytesView:
+        return self.pull()  # nobody counts what was delivered
 
     def collect_batch(self, n: int) -> list[BytesView]:
         """Wait for `n` further items, or as many as are left: an empty list is the end.
@@ -155,13 +153,9 @@ class PyObjectDataLoaderSyncIter(Items[BytesView]):
         samples are skipped, a good one of the same batch is repeated for each.
         """
         n = whole_number("n", n, 1, None)
-        with self._guard:
-            return self._next_batch(n)
-
-    def _next_batch(self, n: int) -> list[BytesView]:
-        if self._postponed is not None:
-            self._raise_postponed()
         batch: list[BytesView] = []
+        if not self._guard.acquire(False):
+            raise busy()
         try:
             self._collect(batch, n)
         except StopIteration:
@@ -169,16 +163,18 @@ class PyObjectDataLoaderSyncIter(Items[BytesView]):
         except Exception as exc:
             if not batch:
                 raise
-            self._postponed = exc.with_traceback(None)  # which would keep this iterator alive
+            self._ready.appendleft(exc.with_traceback(None))  # which would keep this iterator alive
+        finally:
+            self._guard.release()
         return batch
 
     def _collect(self, batch: list[BytesView], n: int) -> None:
         if self._filler is None:
             while len(batch) < n:
-                batch.append(self._next())
+                batch.append(self.pull())
             return
         while self._ready and len(batch) < n:
-            batch.append(self._ready.popleft())
+            batch.append(self.pull())
         self._filler.begin_batch()
         try:
             for _ in range(n - len(batch) - self._filler.num_waiting):

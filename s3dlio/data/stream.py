@@ -1,7 +1,7 @@
 """`PyBytesAsyncDataLoader`: whole objects through a sliding window, in submission order or as they come.
 
-The thread that waits for the next object drives the requests of all others meanwhile (on object stores; on local schemes
-the I/O threads do). So nothing has to be stopped when an iteration is left early: its requests are dropped with it.
+The thread that waits for the next object drives the requests of all others meanwhile (large local files are read by the
+I/O threads). So nothing has to be stopped when an iteration is left early: its requests are dropped with it.
 """
 
 from __future__ import annotations

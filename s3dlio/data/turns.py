@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections.abc import Generator, Iterator
 from typing import Generic, TypeVar
 
 from ..errors import S3dlioError
 from ..runtime import check_owner
 
-__all__ = ["InTurn", "Lasting", "OneAtATime", "busy"]
+__all__ = ["InTurn", "Lasting", "busy"]
 
 T = TypeVar("T")
 
@@ -22,26 +21,6 @@ T = TypeVar("T")
 def busy() -> S3dlioError:
     """The error of a thread, or task, that comes while another one is inside."""
     return S3dlioError("this iterator is waited for by another thread or task: use it from one thread at a time")
-
-
-class OneAtATime:
-    """A block that one thread runs at a time: another one that comes gets an error and does not wait.
-
-    The thread that is inside may enter again.
-    """
-
-    def __init__(self) -> None:
-        self._inside: list[int] = []  # threads; the first one is in, and no lock could be left taken by an interrupt
-
-    def __enter__(self) -> None:
-        me = threading.get_ident()
-        self._inside.append(me)
-        if self._inside[0] != me:
-            self._inside.remove(me)
-            raise busy()
-
-    def __exit__(self, *_: object) -> None:
-        self._inside.remove(threading.get_ident())
 
 
 class Lasting(Iterator[T], Generic[T]):

@@ -190,9 +190,15 @@ class HasUploads(Protocol):
         """Abort those of keys that start with `prefix` and begun before that time (seconds since 1970); how many."""
 
 
-def read_each(store: Store, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
-    """`read_many` for a store whose `read` blocks: in the I/O threads."""
-    return runtime.each(store.read, reads, window=window)
+def read_each(
+    store: Store,
+    reads: Iterable[Read],
+    *,
+    window: int,
+    begin: Callable[[Read], ReadResult | runtime.Later | None] | None = None,
+) -> Iterator[Outcome]:
+    """`read_many` for a store whose `read` blocks: in the I/O threads. `begin` is that of `runtime.each`."""
+    return runtime.each(store.read, reads, window=window, begin=begin)
 
 
 def refuse_version(root: str, version: str | None) -> None:

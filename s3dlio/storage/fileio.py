@@ -21,6 +21,7 @@ from ..view import PAGE, pages, room
 __all__ = ["BUFFERED", "Buffered", "DIRECT", "Direct", "FileIO", "create", "sync_directories"]
 
 BOUNCE_BYTES = 4 * 1024 * 1024
+AT_HAND_BYTES = 512 * 1024  # more than that is copied faster by several threads
 # A special file would block at opening; a regular one does not care.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -32,6 +33,15 @@ class FileIO(Protocol):
 
     def read(self, fd: int, into: memoryview, offset: int) -> int:
         """Fill `into` from the file's `offset` on; fewer bytes only where the file ends."""
+
+    def require_at_hand(self, fd: int, offset: int, length: int) -> None:
+        """Raise BlockingIOError unless these bytes are in memory, so that reading them waits for no disk.
+
+        Then the kernel has been asked to bring them. Another OSError says that they are many, or that it cannot be told.
+        """
+
+    def ask_for(self, fd: int, offset: int, length: int) -> None:
+        """The same for bytes that are hardly in memory: always raises."""
 
     def prepare_to_write(self, fd: int, path: str) -> None: ...
 
@@ -53,6 +63,20 @@ class Buffered:
                 break
             done += count
         return done
+
+    def require_at_hand(self, fd: int, offset: int, length: int) -> None:
+        if _NOWAIT is None or not 0 < length <= AT_HAND_BYTES:
+            raise _not_at_hand()
+        try:
+            os.preadv(fd, [bytearray(1)], offset + length - 1, _NOWAIT)  # the last byte comes into memory last
+        except BlockingIOError:
+            self.ask_for(fd, offset, length)
+
+    def ask_for(self, fd: int, offset: int, length: int) -> None:
+        if not 0 < length <= AT_HAND_BYTES:
+            raise _not_at_hand()
+        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def prepare_to_write(self, fd: int, path: str) -> None:
         """Nothing to prepare."""
@@ -86,6 +110,11 @@ class Direct:
             if done < min(aligned.nbytes, into.nbytes):
                 return done
         return done + self._read_through_bounce(fd, into[done:], offset + done)
+
+    def require_at_hand(self, fd: int, offset: int, length: int) -> None:
+        raise _not_at_hand()  # it is read from the disk in any case
+
+    ask_for = require_at_hand
 
     def _read_through_bounce(self, fd: int, into: memoryview, offset: int) -> int:
         done = 0
@@ -133,6 +162,11 @@ class Direct:
 BUFFERED = Buffered()
 DIRECT = Direct()
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+
+
+def _not_at_hand() -> OSError:
+    return OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
 
 def _read_blocks(fd: int, into: memoryview, offset: int) -> int:

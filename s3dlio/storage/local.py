@@ -10,33 +10,32 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import stat as modes
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
-from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from ..errors import (
     ChangedError,
     ConfigError,
     IncompleteReadError,
     NotFoundError,
-    PreconditionFailedError,
-    S3dlioError,
     from_os_error,
 )
+from ..runtime import LATER, Later
 from ..uri import sort_key
 from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each, refuse_version
-from .fileio import BUFFERED, DIRECT, FileIO, create, sync_directories
+from .fileio import BUFFERED, DIRECT, FileIO
+from .local_upload import LocalUpload, info_of
 
-__all__ = ["LocalStore", "LocalUpload", "open_container", "options"]
+__all__ = ["LocalStore", "open_container", "options"]
 
 PAGE_LENGTH = 1000
-NAME_MAX = 255
+MOST_UNSEEN = 64
 _TEMPORARY = re.compile(r"\..*\.s3dlio-\d+-[0-9a-f]{8}\.tmp", re.DOTALL)
 _NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 T = TypeVar("T")
+Check: TypeAlias = Callable[[int, int, int], None]
 
 
 def options() -> None:
@@ -79,7 +78,7 @@ class LocalStore:
 
     def _info(self, key: str, status: os.stat_result) -> ObjectInfo:
         if modes.S_ISREG(status.st_mode):
-            return _info_of(key, status)
+            return info_of(key, status)
         kind = "a directory" if modes.S_ISDIR(status.st_mode) else "a special file"
         raise NotFoundError(f"{self.root}{key} is {kind}, not an object: name a regular file, or list it")
 
@@ -87,7 +86,8 @@ class LocalStore:
         refuse_version(self.root, read.version)
         return self._try("read", read.key, lambda: self._read(read))
 
-    def _read(self, read: Read) -> ReadResult:
+    def _read(self, read: Read, check: Check | None = None) -> ReadResult:
+        """`check` may refuse a descriptor, first byte and number of bytes, by raising."""
         fd = self._io.open_to_read(read.key)
         try:
             before = os.fstat(fd)
@@ -96,7 +96,10 @@ class LocalStore:
                 raise ChangedError(f"{self.root}{read.key} was replaced while it was read: read it again")
             if info.size == 0 and os.pread(fd, 1, 0):  # as in /proc: the size is not told, or it has just grown
                 raise ChangedError(f"{self.root}{read.key} says that it is empty, and is not: read it again")
-            into = read.into(info, clamp(read.start, read.length, info.size))
+            length = clamp(read.start, read.length, info.size)
+            if check is not None:
+                check(fd, read.start, length)
+            into = read.into(info, length)
             count = self._io.read(fd, into, read.start)
             after = os.fstat(fd)
         finally:
@@ -108,7 +111,17 @@ class LocalStore:
         return ReadResult(info, into)
 
     def read_many(self, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
-        return read_each(self, reads, window=window)
+        return read_each(self, reads, window=window, begin=_Begin(self._begin, self._io))
+
+    def _begin(self, read: Read, check: Check) -> ReadResult | Later | None:
+        """The result unless `check` says that it is not at hand. What goes wrong here does so again later, and is told."""
+        try:
+            refuse_version(self.root, read.version)
+            return self._read(read, check)
+        except BlockingIOError:
+            return LATER
+        except Exception:
+            return None
 
     def list(self, prefix: str, *, recursive: bool) -> Iterator[Page]:
         directory, slash, start = prefix.rpartition("/")
@@ -134,7 +147,7 @@ class LocalStore:
             if name is None or status is None:
                 levels.pop()
             elif not name.endswith("/"):
-                yield _info_of(level.directory + name, status)
+                yield info_of(level.directory + name, status)
             elif recursive:
                 self._descend(levels, level.directory + name, "")
             else:
@@ -213,103 +226,28 @@ class LocalStore:
         self._try("delete", key, lambda: _remove_tree(key))
 
 
-class LocalUpload:
-    """A temporary file beside its final name."""
+class _Begin:
+    """Begins reads in the caller's thread. Where little is at hand it looks less and less often whether something is.
 
-    def __init__(self, root: str, key: str, io: FileIO) -> None:
-        # A link stays a link: the file that it names is replaced.
-        # The working directory may be another one when it is published.
-        path = key if os.path.isabs(key) else os.path.join(os.getcwd(), key)
-        self._path = os.path.realpath(path) if os.path.islink(path) else path
-        self._root, self._key, self._io = root, key, io
-        self._pid = os.getpid()
-        directory, name = os.path.split(self._path)
-        self._require_replaceable(name)
-        suffix = f".s3dlio-{self._pid}-{secrets.token_hex(4)}.tmp"
-        self._temporary = os.path.join(directory, _shortened(f".{name}", NAME_MAX - len(suffix)) + suffix)
-        self._fd, self._known = create(self._temporary, directory)
-        try:
-            io.prepare_to_write(self._fd, self._path)
-        except BaseException:
-            self.abort()
-            raise
+    A small file on a disk is read without a thread: the kernel brings several at once when it is asked to.
+    """
 
-    def _require_replaceable(self, name: str) -> None:
-        """A file or nothing may stand under the name: no directory, no device, no link in a circle."""
-        try:
-            mode = os.stat(self._path).st_mode
-        except FileNotFoundError:
-            mode = modes.S_IFREG
-        if not name or modes.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not modes.S_ISREG(mode):
-            raise ConfigError(f"cannot write {self._root}{self._key}: a special file stands there, not an object")
+    def __init__(self, begin: Callable[[Read, Check], ReadResult | Later | None], io: FileIO) -> None:
+        self._begin = begin
+        self._io = io
+        self._is_asked_for = False
+        self._num_unseen = 0  # reads until it looks again
+        self._num_passed = 0  # reads between its last two looks
 
-    def part(self, number: int, offset: int, data: Sequence[memoryview]) -> None:
-        self._require_open()
-        self._try(lambda: self._io.write(self._fd, data, offset))
-
-    def complete(self, *, if_match: str | None = None, if_absent: bool = False) -> ObjectInfo:
-        return self.publish(if_match=if_match, if_absent=if_absent, durable=True)
-
-    def publish(self, *, if_match: str | None, if_absent: bool, durable: bool) -> ObjectInfo:
-        """Give the file its name. Of several writers with `if_absent` one wins; `if_match` is checked just before."""
-        return self._try(partial(self._publish, if_match, if_absent, durable))
-
-    def _publish(self, if_match: str | None, if_absent: bool, durable: bool) -> ObjectInfo:
-        self._require_open()
-        if durable:
-            os.fsync(self._fd)
-        if if_match is not None:
-            self._require(if_match)
-        if if_absent:
-            os.link(self._temporary, self._path)
-            os.unlink(self._temporary)
-        else:
-            os.rename(self._temporary, self._path)
-        status = os.fstat(self._fd)
-        self._close()
-        if durable:
-            sync_directories(os.path.dirname(self._path), self._known)
-        return _info_of(self._key, status)
-
-    def _require(self, etag: str) -> None:
-        try:
-            current = _info_of(self._key, os.stat(self._path)).etag
-        except FileNotFoundError:
-            current = None
-        if current != etag:
-            raise PreconditionFailedError(
-                f"{self._root}{self._key} is not the version {etag} any more (now {current}): read it again, then write"
-            )
-
-    def _require_open(self) -> None:
-        if self._fd < 0:
-            raise S3dlioError(f"the upload of {self._root}{self._key} has ended already: begin another")
-
-    def abort(self) -> None:
-        if self._fd < 0 or os.getpid() != self._pid:
-            return
-        self._close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._temporary)
-
-    def _close(self) -> None:
-        fd, self._fd = self._fd, -1
-        os.close(fd)
-
-    def _try(self, operation: Callable[[], T]) -> T:
-        try:
-            return operation()
-        except OSError as exc:
-            if isinstance(exc, RuntimeError):
-                raise
-            raise from_os_error(exc, action="write", uri=self._root + self._key) from exc
-
-
-def _info_of(key: str, status: os.stat_result) -> ObjectInfo:
-    etag = f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}"
-    return ObjectInfo(key, status.st_size, etag, status.st_mtime_ns / 1e9)
+    def __call__(self, read: Read) -> ReadResult | Later | None:
+        if self._num_unseen:
+            self._num_unseen -= 1
+            return self._begin(read, self._io.ask_for) if self._is_asked_for else None
+        result = self._begin(read, self._io.require_at_hand)
+        self._is_asked_for = result is LATER
+        is_at_hand = result is not None and result is not LATER
+        self._num_passed = self._num_unseen = 0 if is_at_hand else min(2 * self._num_passed + 1, MOST_UNSEEN)
+        return result
 
 
 def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:
@@ -320,10 +258,6 @@ def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:
         if exc.errno in _NOWHERE:
             return None
         raise
-
-
-def _shortened(name: str, max_bytes: int) -> str:
-    return os.fsdecode(os.fsencode(name)[:max_bytes])
 
 
 def _remove(path: str) -> None:

@@ -23,7 +23,8 @@ from typing import Any, Protocol, TypeVar
 from ... import config
 from ...errors import NotFoundError, S3dlioError
 from ...runtime import after_fork
-from .connection import READ, Connection, Mode, Server, Wait, connect, tls_context
+from .connecting import connect, tls_context
+from .connection import READ, Connection, Mode, Server, Wait
 from .http import ClosedError, IncompleteBodyError, ProtocolError, Request, Response, encode
 from .opening import Opening
 from .retry import Attempts, Failure, Pace, Policy, Question, Verdict

@@ -1,0 +1,86 @@
+"""Addresses of servers: looked up in a thread, so that a name server which does not answer stops nobody else."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from collections.abc import Generator
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeAlias
+
+from ...runtime import Threads, after_fork
+from .connection import Mode
+
+__all__ = ["Address", "forget", "look_up"]
+
+FRESH_SECONDS = 10.0  # for so long an answer serves further connections
+PAUSE = 0.002  # seconds between two looks at whether the answer has come
+MAX_LOOKUPS = 16  # at once; others wait for their turn
+
+Address: TypeAlias = tuple[int, int, int, str, Any]
+"""Family, kind, protocol, canonical name and address, as `socket.getaddrinfo` gives them."""
+
+_threads = Threads("name", lambda: MAX_LOOKUPS)
+_known: dict[tuple[str, int], tuple[float, list[Address]]] = {}
+_coming: dict[tuple[str, int], Future[list[Address]]] = {}
+_turns = itertools.count()
+after_fork(_known.clear)
+after_fork(_coming.clear)
+
+
+def look_up(host: str, port: int, mode: Mode, deadline: float) -> Generator[float, None, list[Address]]:
+    """The addresses of a server, each time another one of the best kind first.
+
+    Raises OSError when there are none, and TimeoutError when nobody has said so until `deadline` (by `mode.now()`).
+    """
+    place = host, port
+    addresses = _fresh(place) or _numeric(host, port) or (yield from _asked(place, mode, deadline))
+    return _rotated(addresses, next(_turns))
+
+
+def forget(host: str, port: int) -> None:
+    """None of the addresses was of use: the next connection asks again."""
+    _known.pop((host, port), None)
+
+
+def _fresh(place: tuple[str, int]) -> list[Address]:
+    until, addresses = _known.get(place, (0.0, []))
+    return addresses if time.monotonic() < until else []
+
+
+def _numeric(host: str, port: int) -> list[Address]:
+    """The address that a host without a name is; [] for a name."""
+    try:
+        return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
+    except socket.gaierror:
+        return []
+
+
+def _asked(place: tuple[str, int], mode: Mode, deadline: float) -> Generator[float, None, list[Address]]:
+    """Ask, or wait for the answer that another connection has asked for."""
+    future = _coming.get(place)
+    if future is None and (addresses := _fresh(place)):  # it has come meanwhile
+        return addresses
+    if future is None:
+        future = _coming[place] = _threads.submit(partial(_answer, place))
+        future.add_done_callback(lambda _: _coming.pop(place, None))
+    while not future.done():
+        if mode.now() >= deadline:
+            raise TimeoutError(f"no name server has told the address of {place[0]} in time")
+        yield PAUSE
+    return future.result()
+
+
+def _answer(place: tuple[str, int]) -> list[Address]:
+    addresses: list[Address] = list(socket.getaddrinfo(*place, type=socket.SOCK_STREAM))
+    _known[place] = time.monotonic() + FRESH_SECONDS, addresses
+    return addresses
+
+
+def _rotated(addresses: list[Address], turn: int) -> list[Address]:
+    """Begin with another address of the first one's family, so that connections spread over a store's servers."""
+    num_best = sum(1 for _ in itertools.takewhile(lambda address: address[0] == addresses[0][0], addresses))
+    turn %= max(1, num_best)
+    return addresses[turn:num_best] + addresses[:turn] + addresses[num_best:]

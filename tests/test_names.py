@@ -1,0 +1,148 @@
+"""Addresses of servers: asked for once, spread over, forgotten when they lead nowhere; a dumb name server stops nobody."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import s3dlio
+from s3dlio.storage.cloud import names
+
+from .faults import FaultServer
+from .test_s3_recovery import assert_all_there, fill
+
+Ask = Callable[..., list[names.Address]]
+
+
+def address(host: str, port: int, family: int = socket.AF_INET) -> names.Address:
+    return family, socket.SOCK_STREAM, 6, "", (host, port)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names that were asked for."""
+    asked: list[str] = []
+    ask = socket.getaddrinfo
+
+    def noted(host: str, port: int, *args: Any, flags: int = 0, **kwargs: Any) -> Any:
+        if not flags & socket.AI_NUMERICHOST:
+            asked.append(host)
+        return ask(host, port, *args, flags=flags, **kwargs)
+
+    names._known.clear()
+    monkeypatch.setattr(socket, "getaddrinfo", noted)
+    yield asked
+    names._known.clear()
+
+
+def answer_with(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], list[names.Address]]) -> None:
+    """Have a name server answer so, of any name."""
+    ask = socket.getaddrinfo
+
+    def answered(host: str, port: int, *args: Any, flags: int = 0, **kwargs: Any) -> Any:
+        return ask(host, port, *args, flags=flags, **kwargs) if flags & socket.AI_NUMERICHOST else answer()
+
+    monkeypatch.setattr(socket, "getaddrinfo", answered)
+
+
+@pytest.fixture
+def named(faults: FaultServer, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> FaultServer:
+    """A server that is known by a name."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://localhost:{faults.port}")
+    return faults
+
+
+def test_a_burst_of_connections_asks_once(named: FaultServer, asked: list[str]) -> None:
+    assert_all_there(fill(named, 60), workers=30)
+    assert named.num_connections > 1
+    assert asked == ["localhost"]
+
+
+def test_an_address_is_asked_of_nobody(faults: FaultServer, asked: list[str]) -> None:
+    assert_all_there(fill(faults, 3))
+    assert asked == []
+
+
+@pytest.mark.parametrize("read", [lambda uri: s3dlio.get(uri), lambda uri: s3dlio.get_many([uri] * 8)], ids=["get", "many"])
+def test_a_name_server_that_never_answers_is_given_up(
+    named: FaultServer, impatient: None, monkeypatch: pytest.MonkeyPatch, read: Callable[[str], object]
+) -> None:
+    released = threading.Event()
+    answer_with(monkeypatch, lambda: [address("127.0.0.1", named.port)] * released.wait(60))
+    try:
+        with pytest.raises(s3dlio.S3dlioError, match=r"s3://bkt/k.*no name server has told the address of localhost"):
+            read("s3://bkt/k")
+    finally:
+        released.set()
+
+
+def test_while_it_does_not_answer_others_are_served(
+    named: FaultServer, faults: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = fill(named, 200)
+    assert_all_there(expected, workers=4)  # these connections are open now, and no more can be made
+    released = threading.Event()
+    names._known.clear()
+    answer_with(monkeypatch, lambda: [address("127.0.0.1", named.port)] if released.wait(60) else [])
+    reads = iter(s3dlio.PyBytesAsyncDataLoader(s3dlio.PyDataset.from_uris(expected), {"prefetch": 64}).items())
+    assert len([next(reads) for _ in range(100)]) == 100
+    released.set()
+    assert len(list(reads)) == 100
+
+
+def test_a_name_that_nobody_knows_is_an_error_with_a_remedy(named: FaultServer, impatient: None, asked: list[str]) -> None:
+    os.environ["AWS_ENDPOINT_URL"] = "http://no-such-host.invalid:1"  # the fixture puts it back
+    with pytest.raises(s3dlio.S3dlioError, match=r"s3://bkt/k.*no-such-host\.invalid.*check the endpoint"):
+        s3dlio.get("s3://bkt/k")
+    assert len(asked) > 1  # nobody remembers that there was no answer
+
+
+def test_addresses_that_lead_nowhere_are_forgotten(named: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = fill(named, 3)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        dead = closed.getsockname()[1]
+    answers = [[address("127.0.0.1", dead)], [address("127.0.0.1", named.port)]]
+    answer_with(monkeypatch, lambda: answers.pop(0))
+    assert_all_there(expected)
+    assert answers == []
+
+
+def test_connections_spread_over_the_addresses_of_the_first_family() -> None:
+    addresses = [*(address(f"127.0.0.{number}", 80) for number in range(3)), address("::1", 80, socket.AF_INET6)]
+    turns = [[found[4][0] for found in names._rotated(addresses, turn)] for turn in range(4)]
+    assert turns[0] == ["127.0.0.0", "127.0.0.1", "127.0.0.2", "::1"]
+    assert turns[1] == ["127.0.0.1", "127.0.0.2", "127.0.0.0", "::1"]
+    assert turns[3] == turns[0]
+    assert names._rotated([], 5) == []
+
+
+def test_a_child_asks_for_itself(named: FaultServer, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = fill(named, 3)
+    started, released = threading.Event(), threading.Event()
+
+    def answer() -> list[names.Address]:
+        started.set()
+        released.wait(60)
+        return [address("127.0.0.1", named.port)]
+
+    answer_with(monkeypatch, answer)
+    reader = threading.Thread(target=assert_all_there, args=(expected,))
+    reader.start()
+    assert started.wait(30)
+    pid = os.fork()
+    if pid == 0:  # the thread that waits for the answer is not here
+        answer_with(monkeypatch, lambda: [address("127.0.0.1", named.port)])
+        try:
+            assert_all_there(expected)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    released.set()
+    reader.join(30)
+    assert not reader.is_alive()
