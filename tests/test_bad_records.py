@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import tarfile
@@ -249,13 +250,24 @@ class TestPipes:
         with pytest.raises(ValueError, match="on_error"):
             make(holed, on_error="ignore")
 
-    def test_the_main_process_knows_what_workers_skipped(self, holed: list[str]) -> None:
+    @pytest.mark.parametrize(("num_workers", "method"), [(2, "fork"), (1, "spawn")])
+    def test_the_main_process_knows_what_workers_skipped(
+        self, holed: list[str], num_workers: int, method: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PYTHONWARNINGS", "ignore")  # of spawned workers
         pipe = ReadObjects(holed, on_error="skip")
-        batches = DataLoader(pipe, batch_size=4, num_workers=2, multiprocessing_context="fork", timeout=60)
+        aware = functools.partial(is_aware_of, pipe)  # pickled beside the pipe, which is still one in the worker
+        batches = DataLoader(
+            pipe, batch_size=4, num_workers=num_workers, multiprocessing_context=method, timeout=120, worker_init_fn=aware
+        )
         seen = sorted(value for batch in numbers(batches) for value in batch)
         assert len(seen) == OBJECTS
         assert set(seen) == set(range(OBJECTS)) - set(GONE)
         assert pipe.num_skipped == len(pipe.skipped) == len(GONE)
+
+
+def is_aware_of(pipe: ReadObjects, worker: int) -> None:
+    assert pipe.num_skipped <= len(GONE)
 
 
 MAKERS: dict[str, Callable[[Any], Any]] = {

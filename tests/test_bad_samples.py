@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import multiprocessing
+import os
 import pickle
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +20,7 @@ import s3dlio
 import s3dlio.torch
 from s3dlio import BadSampleWarning, ObjectStoreIterableDataset, ObjectStoreMapDataset, PyBytesAsyncDataLoader, PyDataset
 from s3dlio.data.bad_samples import Filler, OnError, Skipped, checked_on_error
-from s3dlio.torch.bad_samples import ROWS, Board
+from s3dlio.torch.bad_samples import Board
 
 from .conftest import Place, make_place
 from .faults import FaultServer, failing
@@ -320,7 +326,8 @@ class TestDatasets:
             list(torch_data.DataLoader(dataset, batch_size=3))
         assert (dataset.num_skipped, dataset.skipped) == (0, [])
 
-    def test_more_than_fit_are_counted_all_the_same(self, tmp_path: Any) -> None:
+    def test_more_than_fit_are_counted_all_the_same(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("s3dlio.torch.bad_samples.TEXT_BYTES", 16 * 1024)
         prefix = fill(make_place("file", tmp_path).root, 400)
         dataset = ObjectStoreMapDataset(prefix, transform=first_only, on_error="skip")
         assert flat(batch.tolist() for batch in torch_data.DataLoader(dataset, batch_size=400)) == [0] * 400
@@ -329,12 +336,82 @@ class TestDatasets:
         assert pickle.loads(pickle.dumps(dataset)).num_skipped == 399
 
 
-def test_a_line_that_two_writers_have_spoiled_is_counted_and_left_out() -> None:
-    board = Board()
-    for name in "ab":
-        board.add(Skipped(name, "reason", ""))
-    board._texts[ROWS - 1, 0] = 0
-    assert (board.num_skipped, board.skipped()) == (2, [Skipped("b", "reason", "")])
+class TestBoard:
+    def test_none_is_lost_however_many_write_at_once(self) -> None:
+        board = Board()
+        start = multiprocessing.get_context("fork").Barrier(4)
+        with children(4, writes, board, start, 200):
+            pass
+        assert board.num_skipped == 800
+        assert len(set(board.skipped())) == 4 * 200  # each from its own process, and none of them spoiled
+
+    def test_threads_write_one_after_another(self) -> None:
+        board, start = Board(), threading.Barrier(4)
+        threads = [threading.Thread(target=writes, args=(board, start, 200)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert board.num_skipped == len(board.skipped()) == 800
+
+    def test_a_writer_that_is_killed_keeps_nobody_waiting(self) -> None:
+        board = Board()
+        board.add(Skipped("a", "reason", ""))
+        with children(1, is_killed_at_its_turn, board):
+            pass
+        board.add(Skipped("b", "reason", ""))
+        assert board.skipped() == [Skipped("a", "reason", ""), Skipped("b", "reason", "")]
+
+    def test_a_copy_counts_for_itself(self) -> None:
+        board = Board()
+        board.add(Skipped("a", "reason", ""))
+        other = copy.deepcopy(board)
+        other.add(Skipped("b", "reason", ""))
+        assert (board.num_skipped, other.num_skipped) == (1, 2)
+
+    def test_a_board_that_nobody_has_any_more_leaves_no_descriptor(self) -> None:
+        board = Board()
+        os.fstat(number := board._file)
+        del board
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(number)
+
+    @pytest.mark.usefixtures("quiet")
+    def test_several_loaders_of_one_dataset_are_counted_together(self, tmp_path: Any) -> None:
+        prefix = fill(make_place("file", tmp_path).root, 40)
+        dataset = ObjectStoreMapDataset(prefix, transform=odd_only, on_error="skip")
+        bad = sum(number % 7 == 3 for number in range(40))
+        loaders = [
+            torch_data.DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context="fork", timeout=120)
+            for _ in range(3)
+        ]
+        for _ in zip(*loaders, strict=True):
+            continue
+        assert dataset.num_skipped == len(dataset.skipped) == 3 * bad
+
+
+@contextlib.contextmanager
+def children(count: int, target: Any, *args: Any) -> Iterator[None]:
+    """Forked processes, each of which runs `target(*args)`."""
+    processes = [multiprocessing.get_context("fork").Process(target=target, args=args) for _ in range(count)]
+    for process in processes:
+        process.start()
+    yield
+    for process in processes:
+        process.join(60)
+        assert process.exitcode is not None
+
+
+def writes(board: Board, start: Any, count: int) -> None:
+    start.wait(60)
+    for index in range(count):
+        board.add(Skipped(f"{os.getpid()}-{threading.get_ident()}-{index}", "x" * 100, ""))
+
+
+def is_killed_at_its_turn(board: Board) -> None:
+    with board._alone():
+        os.pwrite(board._file, b"half a line", 16 + board._head()[1])
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def no_fourths(view: Any) -> int:

@@ -387,6 +387,24 @@ class TestCommit:
         finalize(base)
         assert has_all(base, 5)
 
+    @pytest.mark.parametrize(("order", "is_told_apart"), [("aabb", True), ("abba", False), ("abab", False)])
+    def test_two_saves_without_ids_never_mix(self, tmp_path: Path, order: str, is_told_apart: bool) -> None:
+        base, next_rank = f"file://{tmp_path}/d/", {"a": 0, "b": 0}
+        for second, save in enumerate(order, 1):
+            rank = next_rank[save]
+            next_rank[save] = rank + 1
+            known = set((tmp_path / "d").glob("*"))
+            s3dlio.save_distributed_shard(f"{base}shard_{rank}.bin", state("ab".index(save)), rank, 2)
+            for path in set((tmp_path / "d").glob("*.s3dlio-shard.json")) - known:
+                os.utime(path, (second, second))
+        if is_told_apart:
+            finalize(base)
+            assert all(is_state(data, 1) for data in s3dlio.load_checkpoint(base))
+        else:
+            with pytest.raises(errors.S3dlioError, match=r"two saves have overlapped. Nothing was committed"):
+                finalize(base)
+            assert s3dlio.latest_checkpoint(base) is None
+
     def test_the_bytes_of_a_shard_whose_rank_died_are_no_checkpoint_and_are_swept(self, tmp_path: Path) -> None:
         """Killed between its bytes and its facts, on the first save of all: nothing else tells what they are."""
         base = f"file://{tmp_path}/"

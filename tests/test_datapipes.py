@@ -195,6 +195,49 @@ def test_nothing_is_read_for_another_worker(prefix: str, monkeypatch: pytest.Mon
     assert asked == s3dlio.list(prefix)[1::4][4:]
 
 
+class Endless(IterDataPipe[str]):
+    """Names over and over again: nobody knows how many there are."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def __iter__(self) -> Iterator[str]:
+        return itertools.cycle(self.names)
+
+    def __len__(self) -> int:
+        raise TypeError("there is no length")  # as PyTorch's own pipes say
+
+
+ENDLESS: dict[str, tuple[Callable[[Any], Any], str, Callable[[Any], Any]]] = {
+    "objects": (ReadObjects, "tar/", bytes),
+    "parquet": (ReadParquet, "rows/", row_number),
+    "tfrecord": (ReadTFRecord, "records/", number),
+    "tar": (ReadTar, "tar/", member_number),
+    "tar samples": (ReadTarSamples, "tar/", sample_number),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_a_pipe_of_names_may_have_no_end(kind: str, shards: str) -> None:
+    make, folder, value = ENDLESS[kind]
+    whole = list(map(value, make(ListObjects(shards + folder))))
+    endless = make(Endless(s3dlio.list(shards + folder)))
+    assert list(map(value, itertools.islice(endless, 2 * len(whole)))) == whole * 2
+
+
+def test_a_pipe_goes_on_in_names_without_an_end(shards: str) -> None:
+    def make() -> PipeDataset:
+        return PipeDataset(ReadTFRecord(Endless(s3dlio.list(shards + "records/"))))
+
+    expected = list(map(number, itertools.islice(make(), 50)))
+    for num_taken in (1, 4, 23):
+        first, later = make(), make()
+        items = iter(first)
+        taken = [number(next(items)) for _ in range(num_taken)]
+        later.load_state_dict(first.state_dict())
+        assert taken + list(map(number, itertools.islice(later, 50 - num_taken))) == expected
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_data_loader_shuffles_names_by_its_own_seed(prefix: str, num_workers: int) -> None:
     def epochs(seed: int) -> list[list[int]]:

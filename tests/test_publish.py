@@ -1,4 +1,4 @@
-"""Commits on servers that have no conditional writes and say so (501), and what such a server means elsewhere."""
+"""Commits on servers that have no conditional writes, whether they say so or not, and what such a server means elsewhere."""
 
 from __future__ import annotations
 
@@ -12,12 +12,31 @@ import s3dlio
 from s3dlio import errors
 from s3dlio.torch import dcp
 
-from .fake_s3 import Request
-from .faults import Fault, FaultServer, failing
+from .fake_s3 import Reply, Request
+from .faults import Fault, FaultServer, answering, failing
 
 BASE = "s3://bkt/run/"
 COMMITS = {"distributed": "run/s3dlio-manifest.json", "dcp": "run/.metadata"}
 NOT_IMPLEMENTED = failing(501, "NotImplemented")
+WHILE_SAVING = {"distributed": "LIST", "dcp": "PUT"}  # requests between the first look at the commit and the put
+REFUSALS = {  # of a condition that a server does not know
+    "501": NOT_IMPLEMENTED,
+    "501 without a code": answering(Reply(501)),
+    "400 NotImplemented": failing(400, "NotImplemented"),
+    "403 NotImplemented": failing(403, "NotImplemented"),
+    "400 InvalidArgument": failing(400, "InvalidArgument"),
+    "403 InvalidArgument": failing(403, "InvalidArgument"),
+    "400 InvalidRequest": failing(400, "InvalidRequest"),
+    "400 that names it": failing(400, "BadHeader", "<Header>If-None-Match or If-Match</Header>"),
+    "405": answering(Reply(405)),
+}
+UNCLEAR = {  # refusals that a write without the condition would meet too, for all that is known
+    "400": answering(Reply(400)),
+    "400 InvalidDigest": failing(400, "InvalidDigest"),
+    "403": answering(Reply(403)),
+    "403 AccessDenied": failing(403, "AccessDenied", "<Header>If-None-Match</Header>"),
+    "404 NoSuchBucket": failing(404, "NoSuchBucket"),
+}
 
 
 def save_shards(value: int) -> None:
@@ -52,6 +71,73 @@ def is_conditional(request: Request) -> bool:
 
 def no_conditions(request: Request) -> Fault | None:
     return NOT_IMPLEMENTED if is_conditional(request) else None
+
+
+@every_kind
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_every_refusal_of_a_condition_means_that_the_server_has_none(kind: str, refusal: str, faults: FaultServer) -> None:
+    faults.decide = lambda request: REFUSALS[refusal] if is_conditional(request) else None
+    save, load = KINDS[kind]
+    for value in (1, 2):
+        save(value)
+        assert load() == value
+
+
+@every_kind
+@pytest.mark.parametrize("refusal", UNCLEAR)
+def test_no_other_refusal_leaves_the_condition_out(kind: str, refusal: str, faults: FaultServer) -> None:
+    faults.decide = lambda request: UNCLEAR[refusal] if is_conditional(request) else None
+    with pytest.raises(errors.S3dlioError, match=f"{COMMITS[kind]}: {refusal[:3]}"):
+        KINDS[kind][0](1)
+    assert s3dlio.latest_checkpoint(BASE) is None
+
+
+@every_kind
+def test_a_server_that_finds_no_version_to_match_gets_a_plain_put(kind: str, faults: FaultServer) -> None:
+    """Ceph 16 answers an If-Match with the right etag by 412."""
+    mismatch = failing(412, "PreconditionFailed")
+    faults.decide = lambda request: mismatch if request.verb == "PUT" and "if-match" in request.headers else None
+    save, load = KINDS[kind]
+    for value in (1, 2):
+        save(value)
+        assert load() == value
+
+
+@every_kind
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_server_that_passes_over_conditions_keeps_what_another_save_has_committed(
+    kind: str, is_first: bool, faults: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults.s3, "_precondition", lambda request: None)
+    save, _ = KINDS[kind]
+    if not is_first:
+        save(1)
+
+    def somebody_is_quicker(request: Request) -> None:
+        if request.verb == WHILE_SAVING[kind] and request.key != COMMITS[kind]:
+            faults.s3.put(COMMITS[kind], b"of another save")
+
+    faults.decide = somebody_is_quicker
+    with pytest.raises(errors.PreconditionFailedError, match=COMMITS[kind]):
+        save(2)
+    assert faults.s3.get(COMMITS[kind]) == b"of another save"
+
+
+@every_kind
+def test_a_commit_that_was_deleted_meanwhile_is_not_replaced(kind: str, faults: FaultServer) -> None:
+    save, _ = KINDS[kind]
+    save(1)
+
+    def somebody_deletes(request: Request) -> Fault | None:
+        if is_conditional(request):
+            del faults.s3.buckets["bkt"][COMMITS[kind]]
+            return failing(404, "NoSuchKey")  # as Amazon answers then
+        return None
+
+    faults.decide = somebody_deletes
+    with pytest.raises(errors.PreconditionFailedError, match=COMMITS[kind]):
+        save(2)
+    assert faults.s3.get(COMMITS[kind]) is None
 
 
 @every_kind

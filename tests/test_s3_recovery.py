@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import random
+import socket
 import subprocess
 import time
+import warnings
 from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -354,6 +358,29 @@ def test_control_c_ends_a_call_that_waits_and_then_the_process(
     path = str(Path(s3dlio.__file__).parent.parent)
     done = run_python(INTERRUPT_CODE, verb, "s3://bkt/k", f"{faults.url}/ready", timeout=30, PYTHONPATH=path)
     assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)
+
+
+def test_a_socket_whose_making_is_interrupted_is_closed_without_a_word(
+    faults: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    make = socket.socket.__init__
+
+    def interrupted(self: socket.socket, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        made.append(self.fileno())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        patch.setattr(socket.socket, "__init__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            s3dlio.get("s3://bkt/k")
+        gc.collect()
+    assert len(made) == 1
+    assert [str(warning.message) for warning in caught if warning.category is ResourceWarning] == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(made[0])
 
 
 # Many faults

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,16 @@ from hypothesis import strategies as st
 
 from s3dlio import TFRecordFile, TFRecordReader, create_tfrecord_index
 from s3dlio.data import shards
+from s3dlio.data.keys import KeyList
 from s3dlio.data.tfrecord import read_tfrecord_index
-from s3dlio.errors import ChangedError, CorruptDataError, IncompleteReadError, MissingPackageError, NotFoundError
+from s3dlio.errors import (
+    ChangedError,
+    ConfigError,
+    CorruptDataError,
+    IncompleteReadError,
+    MissingPackageError,
+    NotFoundError,
+)
 from s3dlio.transfer import ahead
 
 from .conftest import MemoryPlace, Place
@@ -120,12 +129,81 @@ def test_resuming_reads_nothing_of_what_came_before(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    "change", [{"version": 2}, {"num_files": 3}, {"offset": -1}, {"file": None}, {"num_items": "1"}], ids=str
+    "change", [{"version": 1}, {"num_files": 3}, {"offset": -1}, {"file": None}, {"num_items": "1"}], ids=str
 )
 def test_a_state_of_something_else_is_refused(change: dict[str, object]) -> None:
     reader = TFRecordReader("memory://b/k")
     with pytest.raises(ValueError):
         reader.load_state_dict({**reader.state_dict(), **change})  # type: ignore[dict-item]
+
+
+class TestIterators:
+    """Names that come one by one, perhaps without an end."""
+
+    @pytest.fixture
+    def names(self, place: Place) -> list[str]:
+        for name in "abc":
+            place.put(name, file_of([name.encode() * 9, name.encode()]))
+        return [place.root + name for name in "abc"]
+
+    def test_names_are_taken_when_their_files_are_opened(self, names: list[str]) -> None:
+        taken: list[str] = []
+        reader = TFRecordReader(taken.append(name) or name for name in itertools.cycle(names))  # type: ignore[func-returns-value]
+        first = [bytes(record) for record in itertools.islice(reader, 8)]
+        assert first == [b"a" * 9, b"a", b"b" * 9, b"b", b"c" * 9, b"c", b"a" * 9, b"a"]
+        assert 4 <= len(taken) <= 4 + shards.FILES_AHEAD
+
+    def test_another_epoch_has_them_all(self, names: list[str]) -> None:
+        reader = TFRecordReader(iter(names))
+        assert len(list(itertools.islice(reader, 3))) == 3
+        assert len(contents(reader)) == len(contents(reader)) == 6
+        assert list(reader.uris) == names
+
+    @pytest.mark.parametrize("num_taken", range(7))
+    def test_a_state_goes_on(self, names: list[str], num_taken: int) -> None:
+        reader, later = TFRecordReader(iter(names)), TFRecordReader(iter(names))
+        records = iter(reader)
+        first = [bytes(next(records)) for _ in range(num_taken)]
+        later.load_state_dict(reader.state_dict())
+        assert first + contents(later) == contents(TFRecordReader(names))
+
+    def test_a_state_is_of_the_same_names(self, names: list[str]) -> None:
+        reader = TFRecordReader(iter(names))
+        records = iter(reader)
+        for _ in range(3):
+            next(records)
+        for others, complaint in (
+            (names[::-1], "other names"),
+            (names[:1], "at file 2, and there are 1"),
+            ([], "there are 0"),
+        ):
+            with pytest.raises(ValueError, match=complaint):
+                TFRecordReader(iter(others)).load_state_dict(reader.state_dict())
+        with pytest.raises(ValueError, match="taken on an iterator of files, and there are 3 files now"):
+            TFRecordReader(names).load_state_dict(reader.state_dict())
+
+    def test_a_failure_of_the_iterator_comes_at_its_turn_and_is_never_an_end(self, names: list[str]) -> None:
+        def broken() -> Iterator[str]:
+            yield from names[:2]
+            raise OSError("no more names")
+
+        reader = TFRecordReader(broken())
+        for _ in range(2):
+            records = iter(reader)
+            assert [bytes(next(records)) for _ in range(4)] == [b"a" * 9, b"a", b"b" * 9, b"b"]
+            for _ in range(2):
+                with pytest.raises(OSError, match="no more names"):
+                    next(records)
+
+    def test_a_name_that_is_none_comes_at_its_turn(self, names: list[str]) -> None:
+        records = iter(TFRecordReader([*names[:2], "nonsense://x/y", names[2]], on_error="skip"))
+        assert [bytes(next(records)) for _ in range(4)] == [b"a" * 9, b"a", b"b" * 9, b"b"]
+        with pytest.raises(ConfigError, match="nonsense"):
+            next(records)
+
+    def test_many_names_are_not_copied(self) -> None:
+        keys = KeyList(f"memory://b/{number}" for number in range(1000))
+        assert TFRecordReader(keys).uris is keys
 
 
 def test_a_state_is_of_files_with_the_same_names_in_the_same_order(place: Place) -> None:

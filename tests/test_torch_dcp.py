@@ -534,3 +534,27 @@ def test_a_tensor_of_more_than_4_gib_has_an_archive_that_others_read(tmp_path: P
     layout = layout_of(head[:4096], tail, length)
     assert layout is not None
     assert layout == (tensor, len(head))
+
+
+def test_control_c_is_no_failed_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that falls back to an older checkpoint when one cannot be loaded must not do so then."""
+    dcp.save({"a": torch.ones(3)}, str(tmp_path))
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StorageReader, "read_data", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        dcp.load({"a": torch.zeros(3)}, str(tmp_path))
+
+
+def test_control_c_is_no_failed_save_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(tasks: list[Any], stop: Any) -> None:
+        for task in tasks:
+            task.result(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("s3dlio.torch.dcp.writer._all_of", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        dcp.save({"a": torch.ones(3)}, str(tmp_path / "d"))
+    assert list((tmp_path / "d").iterdir()) == []

@@ -6,7 +6,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 
@@ -226,6 +226,7 @@ class _Gathering:
         """The shards that are saved and whole, by rank."""
         here = {info.key[len(self._prefix) :]: info for page in self._pages() for info in page.objects}
         found: dict[int, Shard] = {}
+        passed_over: list[Shard] = []
         for shard in self._facts(here):
             info = here.get(shard.key)
             if info is None or info.size != shard.size or (info.etag and shard.etag and info.etag != shard.etag):
@@ -236,9 +237,29 @@ class _Gathering:
                     f"cannot finalize {self._base}: rank {shard.rank} has saved {other.name} and {shard.name}. A checkpoint "
                     "holds one shard of each rank: put both into one, or into directories of their own"
                 )
-            if other is None or other.saved < shard.saved:
-                found[shard.rank] = shard
+            newest = shard if other is None or other.saved < shard.saved else other
+            found[shard.rank] = newest
+            if other is not None:
+                passed_over.append(other if newest is shard else shard)
+        if passed_over and len(found) == self._world_size:
+            self._require_one_after_another(here, passed_over, found)
         return found
+
+    def _require_one_after_another(
+        self, here: Mapping[str, ObjectInfo], passed_over: Iterable[Shard], found: Mapping[int, Shard]
+    ) -> None:
+        """Raise unless the newest shards of all ranks came after all others: else they may be of different saves."""
+
+        def written(shard: Shard) -> float:  # by the clock of the store, which is one for all ranks
+            return here[shard.key + FACTS_SUFFIX].last_modified or shard.saved
+
+        last, first = max(passed_over, key=written), min(found.values(), key=written)
+        if written(last) > written(first):
+            raise S3dlioError(
+                f"cannot finalize {self._base}: {last.name} of rank {last.rank}, which is not its newest, was saved after "
+                f"{first.name} of rank {first.rank}, so that two saves have overlapped. Nothing was committed: pass the "
+                "same save_id to save_distributed_shard and to finalize_distributed_checkpoint"
+            )
 
     def _pages(self) -> Iterator[Page]:
         return self._store.list(self._prefix, recursive=False)

@@ -2,65 +2,121 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import struct
+import tempfile
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing.context import get_spawning_popen
+from multiprocessing.reduction import DupFd
 from typing import Any, Protocol
 
-import torch
-
 from ..data.bad_samples import Filler, OnError, Skipped, checked_on_error
-from .ranks import current_worker
+from ..runtime import after_fork
 
 __all__ = ["Board", "Named", "Skipping", "transform_of"]
 
-ROWS = 64  # one per worker, so that each has one writer as a rule; the last one is that of the main process
-ROW_BYTES = 16 * 1024
+TEXT_BYTES = 256 * 1024  # all that is kept of names and errors
 MAX_ERROR = 300
-_COUNT, _LENGTH = range(2)
+_HEAD = struct.Struct("=QQ")  # how many were skipped, and the bytes of text that follow: one line of JSON for each
 
 
 class Board:
-    """Who was skipped and why, in memory that main process and workers share: all are counted, the first ones named."""
+    """Who was skipped and why, in a file without a name that processes share: all are counted, the first ones named.
 
-    def __init__(self) -> None:
-        self._numbers = torch.zeros(ROWS, 2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
-        self._texts = torch.zeros(ROWS, ROW_BYTES, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+    Forked and spawned children write to the board of their parent, however many there are and whichever DataLoader began
+    them; a plain copy is a board of its own. One writer at a time holds a record lock, which belongs to its process: the
+    system takes it back from one that is killed, so that nobody waits for ever.
+    """
+
+    def __init__(self, file: int | None = None) -> None:
+        self._file = _unnamed_file() if file is None else file
+        weakref.finalize(self, os.close, self._file).atexit = False
 
     def add(self, skipped: Skipped) -> None:
-        """Write it down, in the row of this process."""
-        worker = current_worker()
-        row = ROWS - 1 if worker is None else worker[0] % (ROWS - 1)
+        """Write it down."""
         text = json.dumps(skipped._replace(error=skipped.error[:MAX_ERROR])).encode() + b"\n"
-        begin = int(self._numbers[row, _LENGTH])
-        if begin + len(text) <= ROW_BYTES:
-            self._texts[row, begin : begin + len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-            self._numbers[row, _LENGTH] = begin + len(text)  # after the text, since others read up to here
-        self._numbers[row, _COUNT] += 1
+        with self._alone():
+            count, length = self._head()
+            if length + len(text) <= TEXT_BYTES:
+                os.pwrite(self._file, text, _HEAD.size + length)
+                length += len(text)
+            os.pwrite(self._file, _HEAD.pack(count + 1, length), 0)  # after the text: a writer may be killed between the two
 
     @property
     def num_skipped(self) -> int:
         """How many samples were skipped until now, in all workers and epochs."""
-        return int(self._numbers[:, _COUNT].sum())
+        with self._alone():
+            return self._head()[0]
 
     def skipped(self) -> list[Skipped]:
-        """What is known of them, worker by worker."""
-        rows = ((row, int(self._numbers[row, _LENGTH])) for row in range(ROWS))
-        texts = (bytes(self._texts[row, :length].numpy()) for row, length in rows)
-        found = (_parsed(line) for text in texts for line in text.splitlines())
-        return [skipped for skipped in found if skipped is not None]
+        """What is known of them, in the order in which they were written down."""
+        with self._alone():
+            text = os.pread(self._file, self._head()[1], _HEAD.size)
+        return [Skipped(*json.loads(line)) for line in text.splitlines()]
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(
-            {name: tensor if tensor.is_shared() else tensor.share_memory_() for name, tensor in state.items()}
-        )
+    def _head(self) -> tuple[int, int]:
+        count, length = _HEAD.unpack(os.pread(self._file, _HEAD.size, 0).ljust(_HEAD.size, b"\0"))
+        return count, length
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with _here.lock:  # a record lock does not keep two threads apart
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX)
+                yield
+            finally:
+                fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        child = get_spawning_popen()
+        if child is None:
+            with self._alone():
+                return _copied, (os.pread(self._file, _HEAD.size + TEXT_BYTES, 0),)
+        sent = _here.sent.setdefault(child, {})  # a descriptor is sent once, however often this is pickled for the child
+        if self._file not in sent:
+            sent[self._file] = DupFd(self._file)
+        return _inherited, (sent[self._file],)
 
 
-def _parsed(line: bytes) -> Skipped | None:
-    """None where two workers of one number, of two DataLoaders at once, have written over each other."""
-    try:
-        return Skipped(*json.loads(line))
-    except (TypeError, ValueError):
-        return None
+class _Here:
+    """What a process knows of its boards."""
+
+    def __init__(self) -> None:
+        self.inherited: dict[int, Board] = {}  # by descriptor, for good
+        self._forget()
+        after_fork(self._forget)
+
+    def _forget(self) -> None:
+        self.lock = threading.Lock()
+        self.sent: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()  # by child
+
+
+_here = _Here()
+
+
+def _unnamed_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("s3dlio-skipped")
+    with tempfile.TemporaryFile() as file:  # where Linux's own are not
+        return os.dup(file.fileno())
+
+
+def _copied(content: bytes) -> Board:
+    board = Board()
+    os.pwrite(board._file, content, 0)
+    return board
+
+
+def _inherited(file: Any) -> Board:
+    number = file.detach()
+    if number not in _here.inherited:
+        _here.inherited[number] = Board(number)
+    return _here.inherited[number]
 
 
 class Skipping:
@@ -75,7 +131,7 @@ class Skipping:
 
     @property
     def skipped(self) -> list[Skipped]:
-        """Those samples, with their errors and what was repeated instead: the first ones of each worker."""
+        """Those samples, with their errors and what was repeated instead: the first ones."""
         return [] if self._board is None else self._board.skipped()
 
     def _skip(self, on_error: OnError) -> None:

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, overload
 
+import numpy as np
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from .. import bulk
 from ..data.bad_samples import OnError
 from ..data.keys import KeyList
 from ..data.options import whole_number
+from ..data.order import Indices
 from ..data.parquet.arrivals import arrivals
 from ..data.parquet.groups import RowGroups, row_groups
 from ..data.parquet.items import FINISHERS, Decode
@@ -51,6 +53,7 @@ Source = str | Iterable[str] | IterDataPipe[Any]
 
 NUM_LOOKED_BACK = 64  # items before a resumed place, among which a good one is sought that stands for a bad one
 
+NONE = np.empty(0, np.int64)
 _BUT_INDEXES = r"re:(?<!\.idx)\Z"
 
 
@@ -90,6 +93,35 @@ class ListObjects(SourcePipe):
             self._taken += 1
             yield held.keys[number]
 
+    def _dealt(self) -> _Dealt | None:
+        """All that an iteration would give; None where that is not known before."""
+        if self._held is None or self._resume_at:
+            return None
+        return _Dealt(self._held.keys, np.concatenate([NONE, *self._blocks(len(self._held.keys))]))
+
+
+class _Dealt(Sequence[str]):
+    """Names by their numbers in a list of more."""
+
+    def __init__(self, keys: KeyList, numbers: Indices) -> None:
+        self._keys, self._numbers = keys, numbers
+
+    def __len__(self) -> int:
+        return self._numbers.size
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return _Dealt(self._keys, self._numbers[index])
+        return self._keys[int(self._numbers[index])]
+
+    def __iter__(self) -> Iterator[str]:
+        blocks = np.array_split(self._numbers, 1 + self._numbers.size // 4096)
+        return self._keys.pick(number for block in blocks for number in block.tolist())
+
 
 class _Reader(Skipping, SharedPipe):
     """What the readers share: their URIs come from `source_datapipe`, and nothing is read but for this instance."""
@@ -101,8 +133,8 @@ class _Reader(Skipping, SharedPipe):
 
     def _uris(self) -> Iterator[str]:
         num_instances, instance = self._share()
-        uris: Iterator[str] = iter(self.source_datapipe or ())
-        return itertools.islice(uris, instance, None, num_instances)
+        assert self.source_datapipe is not None
+        return itertools.islice(self.source_datapipe, instance, None, num_instances)
 
 
 @functional("s3dlio_read")
@@ -145,7 +177,7 @@ class _ShardPipe(_Reader):
     def _read_from(self, source: Source) -> None:
         super()._read_from(ListObjects(source, _BUT_INDEXES) if isinstance(source, str) else source)
 
-    def _make(self, uris: list[str]) -> ShardReader[Any]:
+    def _make(self, uris: Iterable[str]) -> ShardReader[Any]:
         raise NotImplementedError
 
     def _policy(self) -> dict[str, Any]:
@@ -155,7 +187,8 @@ class _ShardPipe(_Reader):
     def __iter__(self) -> Iterator[Any]:
         current_worker()
         state, self._resume_at = self._resume_at, None
-        self._reader = reader = self._make(list(self._uris()))
+        names = self.source_datapipe._dealt() if isinstance(self.source_datapipe, ListObjects) else None
+        self._reader = reader = self._make(self._uris() if names is None else names)
         if state is not None:
             reader.load_state_dict(state)
         yield from reader
@@ -189,7 +222,7 @@ class ReadTFRecord(_ShardPipe):
         self._skip(on_error)
         self._read_from(source)
 
-    def _make(self, uris: list[str]) -> TFRecordReader:
+    def _make(self, uris: Iterable[str]) -> TFRecordReader:
         return TFRecordReader(uris, verify=self.verify, **self._policy())
 
 
@@ -202,7 +235,7 @@ class ReadTar(_ShardPipe):
         self._skip(on_error)
         self._read_from(source)
 
-    def _make(self, uris: list[str]) -> ShardReader[TarMember]:
+    def _make(self, uris: Iterable[str]) -> ShardReader[TarMember]:
         return TarReader(uris, **self._policy())
 
 
@@ -215,7 +248,7 @@ class ReadTarSamples(_ShardPipe):
         self._skip(on_error)
         self._read_from(source)
 
-    def _make(self, uris: list[str]) -> ShardReader[Any]:
+    def _make(self, uris: Iterable[str]) -> ShardReader[Any]:
         return TarSampleReader(uris, **self._policy())
 
 
@@ -267,7 +300,8 @@ class ReadParquet(Skipping, SourcePipe):
             yield self._groups, self._numbers(len(self._groups))
             return
         num_instances, instance = self._share()
-        for uri in itertools.islice(iter(self.source_datapipe or ()), instance, None, num_instances):
+        assert self.source_datapipe is not None
+        for uri in itertools.islice(self.source_datapipe, instance, None, num_instances):
             groups = RowGroups(uri, self._options)
             self._tell_of(groups.skipped)
             yield groups, iter(range(len(groups)))

@@ -82,7 +82,7 @@ class PipeDataset(IterableDataset[Any]):
 
     @property
     def skipped(self) -> list[Skipped]:
-        """Those samples, with their errors: the first ones of each worker."""
+        """Those samples, with their errors: the first ones."""
         return [skipped for pipe in self._skipping() for skipped in pipe.skipped]
 
     def _skipping(self) -> list[Skipping]:

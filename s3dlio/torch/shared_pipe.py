@@ -10,7 +10,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph import traverse_dps
 from torch.utils.data.graph_settings import get_all_graph_pipes
 
-from ..data.order import Deal, Order
+from ..data.order import Deal, Indices, Order
 from ..data.state import require_dict
 
 __all__ = ["CountedPipe", "SharedPipe", "SourcePipe", "functional"]
@@ -144,7 +144,11 @@ class SourcePipe(CountedPipe):
 
     def _numbers(self, count: int) -> Iterator[int]:
         """Which of `count` items are this instance's, in order."""
+        return (number for block in self._blocks(count) for number in block.tolist())
+
+    def _blocks(self, count: int) -> Iterator[Indices]:
+        """The same in blocks."""
         num_instances, instance = self._share()
         order = Order(count, self._shuffle, self._seed)
         deal = Deal(count, num_ranks=num_instances, rank=instance)
-        return (number for block in deal.blocks() for number in order.samples(block).tolist())
+        return (order.samples(block) for block in deal.blocks())

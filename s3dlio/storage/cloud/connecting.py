@@ -52,12 +52,20 @@ def _proxy_of(url: str) -> SplitResult:
     return parts
 
 
+class _Socket(socket.socket):
+    """One that closes itself, without a warning, where ^C comes before anybody knows of it."""
+
+    def __del__(self) -> None:
+        if self.fileno() >= 0:
+            os.close(self.detach())
+
+
 def _connect_tcp(host: str, port: int, mode: Mode, timeout: float) -> Generator[Wait, None, socket.socket]:
     deadline = mode.now() + timeout
     failure: OSError | None = None
     addresses = yield from look_up(host, port, mode, deadline)
     for number, (family, kind, protocol, _, address) in enumerate(addresses):
-        sock = socket.socket(family, kind, protocol)
+        sock = _Socket(family, kind, protocol)
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

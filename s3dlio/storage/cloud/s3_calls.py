@@ -61,6 +61,10 @@ class Call:
         return self.site.wire is wire
 
 
+def _is_conditional(headers: Sequence[tuple[str, str]]) -> bool:
+    return any(name in ("if-match", "if-none-match") for name, _ in headers)
+
+
 class PlainCall(Call):
     """A request with a small answer, which is handed over as it is. A status of 300 or more is an error."""
 
@@ -89,7 +93,7 @@ class PlainCall(Call):
 
     def answer(self, response: Response) -> Response:
         if response.head.status >= 300:
-            raise failure_of(self.site, response)
+            raise failure_of(self.site, response, is_conditional=_is_conditional(self._headers))
         if response.body.nbytes and error_of(bytes(response.body))[0]:
             raise failure_of(self.site, response)  # S3 says 200 first and finds out later: an error in a good answer
         return response
@@ -301,7 +305,7 @@ class PutCall(Call):
             assert self.key is not None
             raise Question(StatCall(self.site, self.key), partial(self._told, response))
         if head.status >= 300:
-            raise failure_of(self.site, response)
+            raise failure_of(self.site, response, is_conditional=_is_conditional(self._headers))
         return etag_of(head)
 
     def _told(self, response: Response, info: ObjectInfo | None) -> str | None:

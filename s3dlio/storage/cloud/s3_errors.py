@@ -5,6 +5,7 @@ Source: Amazon S3 API Reference, "Error Responses".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -78,14 +79,18 @@ _BY_STATUS: dict[int, tuple[type[S3dlioError], str]] = {
     412: (PreconditionFailedError, "the object is not in the expected state any more"),
     501: _UNSUPPORTED,
 }
+# What a server says to a condition that it does not know, when it says nothing clearer (NotImplemented, 501).
+_CONDITION_CODES = {"InvalidArgument", "InvalidRequest", "MethodNotAllowed"}
+_CONDITION_STATUSES = {400, 403, 405}
+_CONDITIONS = re.compile("if-(none-)?match", re.IGNORECASE)
 _TRANSIENT_CODES = {"RequestTimeout", "InternalError", "OperationAborted", "ConditionalRequestConflict", "BadDigest"}
 _THROTTLING_CODES = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"}
 _TRANSIENT_STATUSES = {408, 500, 502, 504}
 _THROTTLING_STATUSES = {429, 503}
 
 
-def failure_of(site: Site, response: Response) -> Failure:
-    """What an answer that is no success means."""
+def failure_of(site: Site, response: Response, *, is_conditional: bool = False) -> Failure:
+    """What an answer that is no success means; `is_conditional` says that a write was to happen on a condition."""
     head, body = response.head, bytes(response.body)
     code, message = error_of(body)
     request_id = head.get("x-amz-request-id")
@@ -100,10 +105,18 @@ def failure_of(site: Site, response: Response) -> Failure:
     if head.status in _TRANSIENT_STATUSES or code in _TRANSIENT_CODES:
         return Failure(Verdict.RETRY, reason, retry_after=_retry_after(head))
     kind, remedy = _BY_CODE.get(code) or _BY_STATUS.get(head.status, (S3dlioError, ""))
+    if is_conditional and code not in _BY_CODE and _is_about_conditions(head.status, code, body):
+        kind, remedy = _UNSUPPORTED
     if head.status == 404 and body and not code:  # the 404 of a web server says nothing about an object
         kind, remedy = S3dlioError, "is the endpoint an S3 server?"
     is_final = head.status >= 300 or code in _BY_CODE  # an error in a good answer may pass, unless it is known not to
     return Failure(Verdict.FINAL if is_final else Verdict.RETRY, reason, kind=kind, remedy=remedy)
+
+
+def _is_about_conditions(status: int, code: str, body: bytes) -> bool:
+    """Whether a server refuses the conditions of a write, and not the write: by its code, or because it names them."""
+    told = code in _CONDITION_CODES or _CONDITIONS.search(body.decode("utf-8", "replace")) is not None
+    return status in _CONDITION_STATUSES and (told or status == 405)
 
 
 def _retry_after(head: Head) -> float:

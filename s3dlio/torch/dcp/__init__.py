@@ -70,6 +70,7 @@ def save(
     except CheckpointException as exc:
         if _is_surely_uncommitted(exc):
             writer.discard()
+        _require_no_interrupt(exc, process_group)
         raise _told(exc, f"cannot save {checkpoint_id}") from _first_failure(exc)
 
 
@@ -111,7 +112,16 @@ def load(
                 state_dict, storage_reader=reader, planner=planner, process_group=process_group, no_dist=_is_alone()
             )
     except CheckpointException as exc:
+        _require_no_interrupt(exc, process_group)
         raise _told(exc, f"cannot load {checkpoint_id}") from _first_failure(exc)
+
+
+def _require_no_interrupt(exc: CheckpointException, process_group: torch.distributed.ProcessGroup | None) -> None:
+    """Raise the ^C, or the exit, of this rank, which torch has caught as it does errors."""
+    rank = 0 if _is_alone() else torch.distributed.get_rank(process_group)
+    failure, _ = exc.failures.get(rank, (None, None))
+    if failure is not None and not isinstance(failure, Exception):
+        raise failure
 
 
 def _first_failure(exc: CheckpointException) -> BaseException:
@@ -123,7 +133,8 @@ def _told(exc: CheckpointException, action: str) -> S3dlioError:
     failures = {rank: failure for rank, (failure, _) in exc.failures.items()}
     kinds = {type(failure) for failure in failures.values()}
     kind = kinds.pop() if len(kinds) == 1 else S3dlioError
-    causes = (str(failure) if _is_alone() else f"rank {rank}: {failure}" for rank, failure in failures.items())
+    told = {rank: str(failure) or type(failure).__name__ for rank, failure in failures.items()}
+    causes = (failure if _is_alone() else f"rank {rank}: {failure}" for rank, failure in told.items())
     return (kind if issubclass(kind, S3dlioError) else S3dlioError)(f"{action}: {'; '.join(causes)}")
 
 

@@ -135,7 +135,7 @@ class StorageWriter(Place, storage.StorageWriter):
         written: Future[list[WriteResult]] = Future()
         try:
             written.set_result([result for results in _all_of(tasks, stop) for result in results])
-        except Exception as exc:
+        except BaseException as exc:  # ^C, too
             self.discard()
             exc.add_note(NOT_COMMITTED)
             raise
