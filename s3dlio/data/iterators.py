@@ -80,9 +80,10 @@ class Items(Iterator[T], Generic[T]):
         try:
             arrived = next(self._arrivals)
         except BaseException as exc:
-            stats.leave()
             raise self._end(exc) from None
-        stats.arrived(*arrived)
+        finally:
+            stats.leave()
+        stats.count(*arrived)
         return arrived
 
     def _end(self, exc: BaseException) -> BaseException:
@@ -143,8 +144,7 @@ class PyObjectDataLoaderSyncIter(Items[BytesView]):
         )
         super().__init__(arrivals, stats, options.on_error, left)
 
-    def __next__(self) -> BytesView:
-        return self.pull()  # nobody counts what was delivered
+    __next__ = Items.pull  # nobody counts what was delivered
 
     def collect_batch(self, n: int) -> list[BytesView]:
         """Wait for `n` further items, or as many as are left: an empty list is the end.
@@ -169,12 +169,11 @@ class PyObjectDataLoaderSyncIter(Items[BytesView]):
         return batch
 
     def _collect(self, batch: list[BytesView], n: int) -> None:
-        if self._filler is None:
-            while len(batch) < n:
-                batch.append(self.pull())
-            return
         while self._ready and len(batch) < n:
             batch.append(self.pull())
+        if self._filler is None:
+            self._collect_arrivals(batch, n)
+            return
         self._filler.begin_batch()
         try:
             for _ in range(n - len(batch) - self._filler.num_waiting):
@@ -184,6 +183,25 @@ class PyObjectDataLoaderSyncIter(Items[BytesView]):
             self._filler.end_batch()
             raise
         self._filler.end_batch()
+
+    def _collect_arrivals(self, batch: list[BytesView], n: int) -> None:
+        """As `pull` would, but the consumer comes and goes once for all of them."""
+        stats, failure = self._stats, None
+        stats.entered = perf_counter()
+        try:
+            while len(batch) < n and failure is None:
+                arrival, outcome = next(self._arrivals)
+                stats.count(arrival, outcome)
+                if isinstance(outcome, Exception):
+                    failure = outcome
+                else:
+                    batch.append(outcome)
+        except BaseException as exc:
+            raise self._end(exc) from None
+        finally:
+            stats.leave()
+        if failure is not None:
+            raise failure
 
 
 def _refusal() -> Generator[Any]:

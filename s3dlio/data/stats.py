@@ -79,8 +79,8 @@ class Stats:
         self._left = now = perf_counter()
         self._waited += now - entered
 
-    def arrived(self, arrival: Timed, outcome: Any) -> None:
-        """The consumer goes away with an object, or with its error."""
+    def count(self, arrival: Timed, outcome: Any) -> None:
+        """The consumer has got an object, or its error."""
         asked_at, heard_at, ended_at = arrival.asked_at, arrival.heard_at, arrival.ended_at
         if heard_at is None:
             heard_at = ended_at
@@ -91,7 +91,6 @@ class Stats:
         else:
             self._num_objects += 1
             self._num_bytes += outcome.size
-        self.leave()
 
     def ended(self) -> None:
         """The epoch is over: what the process tries again from now on is not its concern."""
@@ -143,14 +142,14 @@ class ParquetStats(Stats):
         self._decoding = 0.0
         self._num_rows = 0
 
-    def arrived(self, arrival: Any, outcome: Any) -> None:
-        """The consumer goes away with a row group, or with its error."""
+    def count(self, arrival: Any, outcome: Any) -> None:
+        """The consumer has got a row group, or its error."""
         self._decoding += arrival.decoded_at - arrival.ended_at
         if isinstance(outcome, Exception):
-            super().arrived(arrival, outcome)
+            super().count(arrival, outcome)
         else:
             self._num_rows += arrival.num_rows
-            super().arrived(arrival, arrival)  # whose size is what was read, whatever became of it
+            super().count(arrival, arrival)  # whose size is what was read, whatever became of it
 
     def _requests(self) -> dict[str, float]:
         return super()._requests() | {"decoding": self._decoding}

@@ -220,16 +220,16 @@ def arrivals(
     for read, result in store.read_many(feed, window=window + 1):
         assert isinstance(read.into, Arrival)
         read.into.ended_at = clock()
-        if not in_order:
-            feed.num_handed_out += 1
-            yield read.into, _outcome(store, read, result, options)
+        if in_order and read.tag != feed.num_handed_out:
+            here[read.tag] = read, result
             continue
-        here[read.tag] = read, result
-        while feed.num_handed_out in here:
-            read, result = here.pop(feed.num_handed_out)
+        while True:
             feed.num_handed_out += 1
             assert isinstance(read.into, Arrival)
             yield read.into, _outcome(store, read, result, options)
+            if feed.num_handed_out not in here:  # as always where the order is that of arrival
+                break
+            read, result = here.pop(feed.num_handed_out)
 
 
 def _outcome(store: Store, read: Read, result: ReadResult | BaseException, options: Options) -> BytesView | Exception:
