@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 import s3dlio
 from benchmarks.clients.harness import cpu_seconds, memory, reset_peaks
+from benchmarks.engines import CLIENTS, ROOT, Environments
 from tests.servers import SeaweedFS, seaweedfs
 
 MIB = 1024 * 1024
@@ -80,6 +81,7 @@ def listing(_: list[str] | None) -> int:
     return 0
 
 
+ORIGINALS = {"original-0.10.0 raw": "raw"}  # its Arrow decoding was built without Snappy, in which pyarrow writes
 ENGINES: Mapping[str, Callable[[list[str] | None], int]] = {
     "s3dlio raw": s3dlio_pass("raw"),
     "s3dlio arrow": s3dlio_pass("arrow"),
@@ -105,9 +107,22 @@ def measure(server: SeaweedFS, engine: str, choice: str) -> dict[str, float]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "S3DLIO_"))}
     environment = {**kept, **server.environment, "AWS_EC2_METADATA_DISABLED": "true"}
     command = [sys.executable, "-m", "benchmarks.parquet", "--engine", engine, "--choice", choice]
+    if engine in ORIGINALS:
+        command = original(engine, choice)
     output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=300).stdout
     report: dict[str, float] = json.loads(output)
     return report
+
+
+def original(engine: str, choice: str) -> list[str]:
+    """The command for a pass of the Rust package, which takes columns by number and keeps its index of footers."""
+    names = CHOICES[choice]
+    columns = None if names is None else [int(name.removeprefix("c")) for name in names]
+    plan = {"uri": f"s3://{BUCKET}/train/", "decode": ORIGINALS[engine], "columns": columns}
+    python = Environments(Path(os.environ.get("S3DLIO_BENCH_ENVIRONMENTS", ROOT / ".cache" / "benchmarks"))).python(
+        engine.rpartition(" ")[0]
+    )
+    return [python, str(CLIENTS / "original_parquet_client.py"), json.dumps(plan)]
 
 
 def write_files(server: SeaweedFS, num_rows: int) -> None:
@@ -141,6 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=40_000, help="rows of a row group")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--without-original", action="store_true", help="which needs an environment of its own")
     parser.add_argument("--engine")
     parser.add_argument("--choice", default=next(iter(CHOICES)))
     told = parser.parse_args()
@@ -152,7 +168,8 @@ def main() -> None:
         print("| columns | engine | MiB/s | CPU ms/GiB | wall s | CPU s | peak MiB over idle | peak MiB |")
         print("|---|---|---|---|---|---|---|---|")
         for choice in CHOICES:
-            report(choice, {engine: [] for engine in ENGINES}, wanted_bytes(choice), server, told.repeats)
+            engines = [*ENGINES, *([] if told.without_original else ORIGINALS)]
+            report(choice, {engine: [] for engine in engines}, wanted_bytes(choice), server, told.repeats)
         report(next(iter(CHOICES)), {engine: [] for engine in SECOND_EPOCH}, 0, server, told.repeats)
 
 
