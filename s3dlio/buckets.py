@@ -36,7 +36,7 @@ def create_bucket(name: str) -> None:
 
 
 def delete_bucket(name: str) -> None:
-    """Remove a bucket, which must be empty."""
+    """Remove a bucket. One that is not empty stays, and raises NotEmptyError: looks first, whatever the server does."""
     _container(name).delete_bucket()
 
 

@@ -253,7 +253,8 @@ def pool_bytes() -> int:
 
 
 def s3_options() -> S3Options:
-    """The options of `s3://` as the environment has them now."""
+    """The options of `s3://` as the environment has them now. Raises ConfigError for a value that cannot be read."""
+    _warn_about_unknown_names()
     return _read_s3_options()
 
 

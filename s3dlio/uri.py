@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .errors import ConfigError
 
-__all__ = ["Location", "as_uri", "basename", "parse", "sort_key"]
+__all__ = ["Location", "as_uri", "basename", "parse", "sort_key", "text_of"]
 
 # How many slash-separated names stand before the key.
 _CONTAINER_PARTS = {"s3": 1, "gs": 1, "az": 2, "memory": 1, "file": 0, "direct": 0}
@@ -45,14 +45,19 @@ def as_uri(path: str | os.PathLike[str]) -> str:
     return text if "://" in text else f"file://{text}"
 
 
+def text_of(uri: str) -> str:
+    """`uri` itself. Raises TypeError when it is no string."""
+    if not isinstance(uri, str):
+        raise TypeError(f"a URI is a str such as 's3://bucket/key' or 'file:///path', not {type(uri).__name__}")
+    return uri
+
+
 def parse(uri: str) -> Location:
     """Split `uri` into scheme, container and key.
 
     Raises TypeError when `uri` is no string and ConfigError when it has no known scheme or no container.
     """
-    if not isinstance(uri, str):
-        raise TypeError(f"a URI is a str such as 's3://bucket/key' or 'file:///path', not {type(uri).__name__}")
-    scheme, separator, rest = uri.partition("://")
+    scheme, separator, rest = text_of(uri).partition("://")
     scheme = _ALIASES.get(scheme.lower(), scheme.lower())
     if not separator or scheme not in _CONTAINER_PARTS:
         raise ConfigError(

@@ -580,3 +580,24 @@ class TestCommit:
             s3dlio.put_bytes(f"{s3_place.root}copy/{name}", s3dlio.get(base + name))
         assert has_all(s3_place.root + "copy/", 1)
         assert s3dlio.latest_checkpoint(s3_place.root) == s3_place.root + "copy/"
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda path: s3dlio.save_checkpoint(path, {}),
+        s3dlio.load_checkpoint,
+        s3dlio.load_checkpoint_with_validation,
+        s3dlio.list_checkpoints,
+        s3dlio.latest_checkpoint,
+        s3dlio.delete_checkpoint,
+        lambda path: s3dlio.keep_last(path, 1),
+        lambda path: s3dlio.save_distributed_shard(path, {}, 0, 1, save_id="s"),
+        lambda path: s3dlio.finalize_distributed_checkpoint(path, 1, save_id="s"),
+        lambda path: s3dlio.load_distributed_shard(path, 0),
+    ],
+)
+def test_a_path_instead_of_a_uri_is_a_type_error_that_says_so(verb: Callable[[Any], Any], tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"a URI is a str such as .*, not PosixPath"):
+        verb(tmp_path / "x.pt")
+    assert not [*tmp_path.iterdir()]

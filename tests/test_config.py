@@ -92,6 +92,25 @@ def test_an_unknown_variable_is_warned_about_once(
     assert "S3DLIO_URI;" not in done.stderr
 
 
+def test_an_unknown_variable_is_warned_about_by_a_program_that_only_writes_to_s3(
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = run_python(
+        "import warnings; warnings.simplefilter('always')\n"
+        "import s3dlio\n"
+        "for _ in range(2):\n"
+        "    try: s3dlio.put_bytes('s3://b/k', b'x')\n"
+        "    except s3dlio.S3dlioError: pass",
+        S3DLIO_MAX_RETRY_ATTEMPT="1",  # a slip
+        S3DLIO_MAX_RETRY_ATTEMPTS="1",
+        AWS_ENDPOINT_URL="http://127.0.0.1:1",
+        AWS_ACCESS_KEY_ID="key",
+        AWS_SECRET_ACCESS_KEY="secret",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("no effect: S3DLIO_MAX_RETRY_ATTEMPT;") == 1
+
+
 def test_options_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Options().chunk_bytes = 1  # type: ignore[misc]

@@ -16,6 +16,7 @@ import pytest
 
 import s3dlio
 from s3dlio.storage import open_store
+from s3dlio.storage.cloud import s3
 from s3dlio.uri import parse
 
 from .conftest import S3Place, buckets, make_boto3_client
@@ -231,6 +232,28 @@ class TestBuckets:
         s3dlio.put_bytes(f"s3://{new_bucket}/k", b"kept")
         with pytest.raises(s3dlio.NotEmptyError, match=new_bucket):
             s3dlio.delete_bucket(new_bucket)
+        assert s3dlio.get(f"s3://{new_bucket}/k") == b"kept"
+
+    def test_a_bucket_that_is_not_empty_is_not_left_to_the_server(
+        self, new_bucket: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """SeaweedFS, unless told otherwise as here, deletes a bucket with all that it holds."""
+        s3dlio.create_bucket(new_bucket)
+        s3dlio.put_bytes(f"s3://{new_bucket}/a/b/k", b"kept")
+        with monkeypatch.context() as patch:
+            patch.setattr(s3.S3Store, "perform", lambda *args, **kwargs: pytest.fail("the server was asked to delete it"))
+            with pytest.raises(s3dlio.NotEmptyError, match=new_bucket):
+                s3dlio.delete_bucket(new_bucket)
+
+    def test_the_servers_refusal_of_a_bucket_that_was_filled_meanwhile_is_told(
+        self, new_bucket: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        s3dlio.create_bucket(new_bucket)
+        s3dlio.put_bytes(f"s3://{new_bucket}/k", b"kept")
+        with monkeypatch.context() as patch:
+            patch.setattr(s3.S3Store, "list", lambda *args, **kwargs: iter(()))
+            with pytest.raises(s3dlio.NotEmptyError, match="BucketNotEmpty"):
+                s3dlio.delete_bucket(new_bucket)
         assert s3dlio.get(f"s3://{new_bucket}/k") == b"kept"
 
     def test_removing_a_missing_bucket_says_so(self, new_bucket: str) -> None:

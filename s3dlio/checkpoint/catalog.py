@@ -93,7 +93,7 @@ class Level(NamedTuple):
 
 def directory(uri: str) -> str:
     """The URI as that of a directory: with one slash at its end."""
-    return uri if uri.endswith("/") else uri + "/"
+    return uri if uris.text_of(uri).endswith("/") else uri + "/"
 
 
 def place_of(uri: str) -> tuple[Store, str]:
@@ -290,7 +290,7 @@ def delete_checkpoint(uri: str) -> None:
     What a directory holds besides stays. A missing one is fine, and the rest of one that was deleted by half goes, too.
     Raises S3dlioError of the first failure; what is left then is no checkpoint any more.
     """
-    if not uri.endswith("/"):
+    if not uris.text_of(uri).endswith("/"):
         store, key = objects.resolve(uri)
         try:
             store.stat(key)

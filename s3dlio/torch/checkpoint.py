@@ -11,6 +11,7 @@ import torch
 import torch.distributed
 
 from .. import config, objects
+from .. import uri as uris
 from ..checkpoint.catalog import KINDS, directory, read_manifest
 from ..checkpoint.checked import ArchiveReader, WatchedReader, is_archive, plain_file, verify_archive
 from ..checkpoint.formats import HEAD_BYTES, is_safetensors
@@ -130,7 +131,7 @@ def _load(uri: str, weights_only: bool, map_location: Any, progress: bool, *, va
     if uri is None:
         raise TypeError("load_checkpoint takes a URI and got None: there is no checkpoint yet, if latest_checkpoint gave it")
     arguments = {"weights_only": weights_only, "map_location": map_location}
-    if not uri.endswith("/"):
+    if not uris.text_of(uri).endswith("/"):
         try:
             return _Loaded(_load_object(uri, arguments, progress, validate), is_sharded=False)
         except NotFoundError:

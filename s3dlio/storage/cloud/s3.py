@@ -16,7 +16,7 @@ from urllib.parse import quote_from_bytes
 
 from ... import runtime
 from ...config import S3Options, s3_options
-from ...errors import NotFoundError, PreconditionFailedError, S3dlioError
+from ...errors import NotEmptyError, NotFoundError, PreconditionFailedError, S3dlioError
 from ...uri import sort_key
 from ..base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult
 from . import poll, s3_uploads, wire
@@ -280,7 +280,9 @@ class S3Store:
             next(self.list("", recursive=False))
 
     def delete_bucket(self) -> None:
-        """Remove the bucket, which must be empty."""
+        """Remove the bucket, which must be empty: looks first, since SeaweedFS by default deletes what it holds, too."""
+        if any(page.objects for page in self.list("", recursive=True)):
+            raise NotEmptyError(f"cannot delete the bucket {self.root}: it is not empty (delete what it holds first)")
         self.perform("DELETE", None, action="delete the bucket")
 
 
