@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import s3dlio
+from s3dlio import objects
 from s3dlio.storage import fileio
+from s3dlio.storage.base import ObjectInfo, Read
 from s3dlio.storage.fileio import BOUNCE_BYTES, BUFFERED, DIRECT, FileIO
 from s3dlio.view import PAGE, empty
 
@@ -147,23 +149,30 @@ class TestAtHand:
         assert s3dlio.get_many(uris) == [CONTENT[number : number + 100_000] for number in range(8)]
         assert threads == [threading.current_thread().name] * 8
 
-    def test_what_is_not_or_not_to_its_end_is_asked_for_first(
+    def test_what_is_not_to_its_end_is_asked_for_first(
         self, uris: list[str], threads: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for number, uri in enumerate(uris):
-            drop_cached(uri.removeprefix("file://"), 50_000 * (number % 2))
         asked: list[tuple[int, int, int]] = []
-        fadvise = os.posix_fadvise
+        looked: list[int] = []
+        preadv = os.preadv
 
-        def noted(fd: int, offset: int, length: int, advice: int) -> None:
-            asked.append((offset, length, len(threads)))
-            fadvise(fd, offset, length, advice)
+        def refusing(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+            if not flags:
+                return preadv(fd, buffers, offset)
+            looked.append(offset)
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-        monkeypatch.setattr(os, "posix_fadvise", noted)
+        monkeypatch.setattr(os, "preadv", refusing)
+        monkeypatch.setattr(os, "posix_fadvise", lambda fd, *place: asked.append((*place[:2], len(threads))))
         assert s3dlio.get_many(uris, workers=4) == [CONTENT[number : number + 100_000] for number in range(8)]
         assert threads == [threading.current_thread().name] * 8
-        assert [length for _, length, _ in asked] == [100_000] * 8
-        assert [num_read for _, _, num_read in asked] == [0, 0, 0, 0, 1, 2, 3, 4]  # a window of them ahead of the first read
+        assert looked == [99_999] * 3  # before the reads 0, 2 and 6
+        assert asked == [(0, 100_000, num_read) for num_read in (0, 0, 0, 0, 1, 2, 3, 4)]  # a window of them ahead
+
+    def test_what_is_on_a_disk_is_the_same(self, uris: list[str]) -> None:
+        for number, uri in enumerate(uris):
+            drop_cached(uri.removeprefix("file://"), 50_000 * (number % 2))
+        assert s3dlio.get_many(uris, workers=4) == [CONTENT[number : number + 100_000] for number in range(8)]
 
     def test_where_it_cannot_be_told_threads_read(
         self, uris: list[str], threads: list[str], monkeypatch: pytest.MonkeyPatch
@@ -191,6 +200,23 @@ class TestAtHand:
         os.unlink(uris[5].removeprefix("file://"))
         with pytest.raises(s3dlio.NotFoundError, match="k5"):
             s3dlio.get_many(uris)
+
+    def test_a_read_that_fails_has_asked_for_its_memory_once(self, uris: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[int] = []
+
+        def into(_: ObjectInfo, count: int) -> memoryview:
+            asked.append(count)
+            return memoryview(bytearray(count))
+
+        def read(*_: object) -> int:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(fileio.Buffered, "read", read)
+        store, key = objects.resolve(uris[0])
+        ((_, result),) = store.read_many([Read(key, 0, None, into)], window=2)
+        assert isinstance(result, s3dlio.S3dlioError)
+        assert uris[0] in str(result)
+        assert asked == [100_000]
 
     def test_what_vanishes_after_it_was_asked_for_is_not_found(
         self, uris: list[str], monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ import fcntl
 import os
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Protocol
 
@@ -18,12 +19,23 @@ import numpy as np
 
 from ..view import PAGE, pages, room
 
-__all__ = ["BUFFERED", "Buffered", "DIRECT", "Direct", "FileIO", "create", "sync_directories"]
+__all__ = ["BUFFERED", "Buffered", "DIRECT", "Direct", "FileIO", "NotAtHandError", "create", "sync_directories"]
 
 BOUNCE_BYTES = 4 * 1024 * 1024
 AT_HAND_BYTES = 512 * 1024  # more than that is copied faster by several threads
 # A special file would block at opening; a regular one does not care.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+class NotAtHandError(Exception):
+    """Reading these bytes may wait for a disk.
+
+    `is_coming`: the kernel was asked to bring them. Else they are many, or it cannot be told where they are.
+    """
+
+    def __init__(self, *, is_coming: bool) -> None:
+        super().__init__()
+        self.is_coming = is_coming
 
 
 class FileIO(Protocol):
@@ -35,10 +47,7 @@ class FileIO(Protocol):
         """Fill `into` from the file's `offset` on; fewer bytes only where the file ends."""
 
     def require_at_hand(self, fd: int, offset: int, length: int) -> None:
-        """Raise BlockingIOError unless these bytes are in memory, so that reading them waits for no disk.
-
-        Then the kernel has been asked to bring them. Another OSError says that they are many, or that it cannot be told.
-        """
+        """Raise NotAtHandError unless these bytes are in memory, so that reading them waits for no disk."""
 
     def ask_for(self, fd: int, offset: int, length: int) -> None:
         """The same for bytes that are hardly in memory: always raises."""
@@ -66,17 +75,20 @@ class Buffered:
 
     def require_at_hand(self, fd: int, offset: int, length: int) -> None:
         if _NOWAIT is None or not 0 < length <= AT_HAND_BYTES:
-            raise _not_at_hand()
+            raise NotAtHandError(is_coming=False)
         try:
             os.preadv(fd, [bytearray(1)], offset + length - 1, _NOWAIT)  # the last byte comes into memory last
         except BlockingIOError:
             self.ask_for(fd, offset, length)
+        except OSError as exc:  # the file system cannot tell; an error of the disk is met again
+            raise NotAtHandError(is_coming=False) from exc
 
     def ask_for(self, fd: int, offset: int, length: int) -> None:
-        if not 0 < length <= AT_HAND_BYTES:
-            raise _not_at_hand()
-        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        is_coming = 0 < length <= AT_HAND_BYTES
+        if is_coming:
+            with suppress(OSError):  # it is but advice: who reads hears of what is wrong
+                os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
+        raise NotAtHandError(is_coming=is_coming)
 
     def prepare_to_write(self, fd: int, path: str) -> None:
         """Nothing to prepare."""
@@ -112,7 +124,7 @@ class Direct:
         return done + self._read_through_bounce(fd, into[done:], offset + done)
 
     def require_at_hand(self, fd: int, offset: int, length: int) -> None:
-        raise _not_at_hand()  # it is read from the disk in any case
+        raise NotAtHandError(is_coming=False)  # they are read from the disk in any case
 
     ask_for = require_at_hand
 
@@ -163,10 +175,6 @@ BUFFERED = Buffered()
 DIRECT = Direct()
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
-
-
-def _not_at_hand() -> OSError:
-    return OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
 
 def _read_blocks(fd: int, into: memoryview, offset: int) -> int:
