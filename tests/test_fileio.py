@@ -149,10 +149,9 @@ class TestAtHand:
         assert s3dlio.get_many(uris) == [CONTENT[number : number + 100_000] for number in range(8)]
         assert threads == [threading.current_thread().name] * 8
 
-    def test_what_is_not_to_its_end_is_asked_for_first(
-        self, uris: list[str], threads: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        asked: list[tuple[int, int, int]] = []
+    @pytest.fixture
+    def looked(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Nothing is in memory, by what looks are told; the places that were looked at."""
         looked: list[int] = []
         preadv = os.preadv
 
@@ -163,6 +162,12 @@ class TestAtHand:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
         monkeypatch.setattr(os, "preadv", refusing)
+        return looked
+
+    def test_what_is_not_to_its_end_is_asked_for_first(
+        self, uris: list[str], threads: list[str], looked: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[tuple[int, int, int]] = []
         monkeypatch.setattr(os, "posix_fadvise", lambda fd, *place: asked.append((*place[:2], len(threads))))
         assert s3dlio.get_many(uris, workers=4) == [CONTENT[number : number + 100_000] for number in range(8)]
         assert threads == [threading.current_thread().name] * 8
@@ -218,14 +223,13 @@ class TestAtHand:
         assert uris[0] in str(result)
         assert asked == [100_000]
 
+    @pytest.mark.usefixtures("looked")
     def test_what_vanishes_after_it_was_asked_for_is_not_found(
         self, uris: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        path = uris[3].removeprefix("file://")
-        drop_cached(path)
-        monkeypatch.setattr(os, "posix_fadvise", lambda *_: os.unlink(path))
+        monkeypatch.setattr(os, "posix_fadvise", lambda *_: Path(uris[3].removeprefix("file://")).unlink(missing_ok=True))
         with pytest.raises(s3dlio.NotFoundError, match="k3"):
-            s3dlio.get_many(uris)
+            s3dlio.get_many(uris[3:])
 
 
 @pytest.mark.parametrize("io", [BUFFERED, DIRECT], ids=["buffered", "direct"])
@@ -233,9 +237,10 @@ class TestBytes:
     @pytest.fixture
     def fd(self, io: FileIO, disk: LocalPlace) -> Iterator[int]:
         disk.put("k", CONTENT)
-        fd = io.open_to_read(str(disk.folder / "k"))
-        yield fd
-        os.close(fd)
+        opened: list[int] = []
+        io.open_to_read(str(disk.folder / "k"), opened)
+        yield opened[0]
+        os.close(opened[0])
 
     @pytest.mark.parametrize("start", [0, 1, 4095, 4096, 8192, BOUNCE_BYTES - 1, len(CONTENT) - 10, len(CONTENT)])
     def test_a_read_fills_its_destination_and_nothing_else(self, io: FileIO, fd: int, start: int) -> None:

@@ -357,11 +357,12 @@ def fork_quietly() -> int:
 
 
 INTERRUPTED = """
-import random, signal, sys, s3dlio
+import os, random, signal, sys, time, s3dlio
 uris = [f"{sys.argv[1]}{number:03d}" for number in range(100)]
 s3dlio.put_many([(uri, bytes(20_000)) for uri in uris])
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 random.seed(1)
+num_open = len(os.listdir("/proc/self/fd"))
 num_interrupted = 0
 for _ in range(400):
     try:
@@ -373,6 +374,10 @@ for _ in range(400):
 signal.setitimer(signal.ITIMER_REAL, 0)
 assert [len(view) for view in s3dlio.get_many(uris)] == [20_000] * 100
 assert num_interrupted > 50, num_interrupted
+until = time.monotonic() + 20  # a thread may have been left with one
+while len(os.listdir("/proc/self/fd")) > num_open:
+    assert time.monotonic() < until, (len(os.listdir("/proc/self/fd")), num_open)
+    time.sleep(0.01)
 """
 
 

@@ -41,7 +41,8 @@ class NotAtHandError(Exception):
 class FileIO(Protocol):
     """How a store reads and writes its open files."""
 
-    def open_to_read(self, path: str) -> int: ...
+    def open_to_read(self, path: str, opened: list[int]) -> None:
+        """Add the descriptor of a file to `opened`."""
 
     def read(self, fd: int, into: memoryview, offset: int) -> int:
         """Fill `into` from the file's `offset` on; fewer bytes only where the file ends."""
@@ -61,8 +62,8 @@ class FileIO(Protocol):
 class Buffered:
     """Plain reads and writes."""
 
-    def open_to_read(self, path: str) -> int:
-        return os.open(path, _READ_FLAGS)
+    def open_to_read(self, path: str, opened: list[int]) -> None:
+        _open(path, _READ_FLAGS, opened)
 
     def read(self, fd: int, into: memoryview, offset: int) -> int:
         done = 0
@@ -103,15 +104,15 @@ class Buffered:
 class Direct:
     """O_DIRECT. Where the file system refuses it, plain reads and writes, with one warning per directory."""
 
-    def open_to_read(self, path: str) -> int:
+    def open_to_read(self, path: str, opened: list[int]) -> None:
         try:
-            return os.open(path, _READ_FLAGS | _O_DIRECT)
+            _open(path, _READ_FLAGS | _O_DIRECT, opened)
         except OSError as exc:
             if exc.errno != errno.EINVAL:
                 raise
             if os.path.isfile(path):  # of a directory every file system says EINVAL
                 _warn_that_buffered(os.path.dirname(path))
-            return os.open(path, _READ_FLAGS)
+            _open(path, _READ_FLAGS, opened)
 
     def read(self, fd: int, into: memoryview, offset: int) -> int:
         done = 0
@@ -175,6 +176,11 @@ BUFFERED = Buffered()
 DIRECT = Direct()
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+
+
+def _open(path: str, flags: int, opened: list[int]) -> None:
+    """In one step of the interpreter, so that ^C, which mostly comes while the system opens, loses no descriptor."""
+    opened.extend(map(os.open, (path,), (flags,)))
 
 
 def _read_blocks(fd: int, into: memoryview, offset: int) -> int:

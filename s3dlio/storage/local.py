@@ -92,8 +92,10 @@ class LocalStore:
         return self._try("read", read.key, lambda: self._read(read, check))
 
     def _read(self, read: Read, check: Check | None) -> ReadResult:
-        fd = self._io.open_to_read(read.key)
+        opened: list[int] = []
         try:
+            self._io.open_to_read(read.key, opened)
+            fd = opened[0]
             before = os.fstat(fd)
             info = self._info(read.key, before)
             if read.match is not None and read.match != info.etag:
@@ -107,7 +109,8 @@ class LocalStore:
             count = self._io.read(fd, into, read.start)
             after = os.fstat(fd)
         finally:
-            os.close(fd)
+            if opened:
+                os.close(opened[0])
         if (after.st_mtime_ns, after.st_size) != (before.st_mtime_ns, before.st_size):
             raise ChangedError(f"{self.root}{read.key} was written to while it was read: read it again")
         if count != into.nbytes:
