@@ -20,7 +20,7 @@ from s3dlio.storage.fileio import BOUNCE_BYTES, BUFFERED, DIRECT, FileIO
 from s3dlio.view import PAGE, empty
 
 from .conftest import LocalPlace
-from .objects import drop_cached
+from .objects import drop_cached, nothing_at_hand
 
 CONTENT = np.random.default_rng(1).bytes(BOUNCE_BYTES + 3 * PAGE + 77)
 O_DIRECT_IN_FDINFO = 0o40000
@@ -151,18 +151,7 @@ class TestAtHand:
 
     @pytest.fixture
     def looked(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        """Nothing is in memory, by what looks are told; the places that were looked at."""
-        looked: list[int] = []
-        preadv = os.preadv
-
-        def refusing(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
-            if not flags:
-                return preadv(fd, buffers, offset)
-            looked.append(offset)
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-        monkeypatch.setattr(os, "preadv", refusing)
-        return looked
+        return nothing_at_hand(monkeypatch)
 
     def test_what_is_not_to_its_end_is_asked_for_first(
         self, uris: list[str], threads: list[str], looked: list[int], monkeypatch: pytest.MonkeyPatch
