@@ -173,12 +173,12 @@ def each(
     window: int,
     patience: float | None = None,
     left: Collection[object] | None = None,
-    begin: Callable[[Item], T | Later | None] | None = None,
+    begin: Callable[[Item], T | Exception | Later | None] | None = None,
 ) -> Iterator[tuple[Item, T | BaseException]]:
     """Call `function` on every item in the I/O threads and yield (item, result or exception) as they end.
 
-    `begin`, if told, is asked first, in the caller's thread: for the result, if that can be had without waiting; for
-    LATER, to have `function` called in the caller's thread when nothing more can be begun; or for None.
+    `begin`, if told, is asked first, in the caller's thread: for the result, or an error, if it can be had without waiting;
+    for LATER, to have `function` called in the caller's thread when nothing more can be begun; or for None.
 
     At most `window` items are begun and not yet consumed, and `items` is advanced only as far, so that memory is
     bounded by the window; an iterator that has ended is asked again after each result. When the iterator is left early
@@ -208,11 +208,11 @@ def each(
                 if result is LATER:
                     postponed.append(item)
                     continue
-                outcome = item, result
+                outcome = crew.exchanged((item, result))
                 del result
             elif postponed:
                 item = postponed.popleft()
-                outcome = item, _attempt(function, item, Exception)
+                outcome = crew.exchanged((item, _attempt(function, item, Exception)))
             elif num_running:
                 outcome = crew.first(left)
                 num_running -= 1
@@ -245,6 +245,13 @@ class _Crew(Generic[Item, T]):
         outcome = skip if self._stopped else _attempt(self._function, item, BaseException)
         self._running.discard(token)
         self._ended.put((item, outcome))
+
+    def exchanged(self, outcome: tuple[Item, T | BaseException]) -> tuple[Item, T | BaseException]:
+        """What ended first: this, or what a thread has ended, which would wait for all that come without one otherwise."""
+        if self._ended.empty():
+            return outcome
+        self._ended.put(outcome)
+        return self._ended.get()
 
     def first(self, left: Collection[object] | None) -> tuple[Item, T | BaseException]:
         """What ends next. Raises GeneratorExit, as into a generator that is closed, once there is anything in `left`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import struct
@@ -71,3 +72,18 @@ def drop_cached(path: str, start: int = 0) -> None:
     os.fsync(fd)
     os.posix_fadvise(fd, start, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
+
+
+def nothing_at_hand(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have every look at a file say that it is not in memory, which the kernel does not promise; the places looked at."""
+    looked: list[int] = []
+    preadv = os.preadv
+
+    def refusing(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        if not flags:
+            return preadv(fd, buffers, offset)
+        looked.append(offset)
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "preadv", refusing)
+    return looked

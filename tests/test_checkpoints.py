@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -404,6 +405,25 @@ class TestCommit:
             with pytest.raises(errors.S3dlioError, match=r"two saves have overlapped. Nothing was committed"):
                 finalize(base)
             assert s3dlio.latest_checkpoint(base) is None
+
+    def test_a_shard_that_comes_while_two_saves_seem_to_overlap_is_waited_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        base, moment = f"file://{tmp_path}/d/", itertools.count(1)
+
+        def save(number: int, rank: int) -> None:
+            known = set((tmp_path / "d").glob("*"))
+            s3dlio.save_distributed_shard(f"{base}shard_{rank}.bin", state(number), rank, 2)
+            for path in set((tmp_path / "d").glob("*.s3dlio-shard.json")) - known:
+                os.utime(path, (second := next(moment), second))
+
+        save(0, 1)
+        save(0, 0)
+        save(1, 0)  # and rank 1 has not yet: its newest one is that of before
+        coming = [1]
+        monkeypatch.setattr(shards.time, "sleep", lambda _: save(1, coming.pop()) if coming else None)
+        finalize(base, timeout=60)
+        assert all(is_state(data, 1) for data in s3dlio.load_checkpoint(base))
 
     def test_the_bytes_of_a_shard_whose_rank_died_are_no_checkpoint_and_are_swept(self, tmp_path: Path) -> None:
         """Killed between its bytes and its facts, on the first save of all: nothing else tells what they are."""

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 import s3dlio
+from s3dlio import objects
 from s3dlio.storage import fileio
+from s3dlio.storage.base import ObjectInfo, Read
 from s3dlio.storage.fileio import BOUNCE_BYTES, BUFFERED, DIRECT, FileIO
 from s3dlio.view import PAGE, empty
 
 from .conftest import LocalPlace
-from .objects import drop_cached
+from .objects import drop_cached, nothing_at_hand
 
 CONTENT = np.random.default_rng(1).bytes(BOUNCE_BYTES + 3 * PAGE + 77)
 O_DIRECT_IN_FDINFO = 0o40000
@@ -147,23 +149,24 @@ class TestAtHand:
         assert s3dlio.get_many(uris) == [CONTENT[number : number + 100_000] for number in range(8)]
         assert threads == [threading.current_thread().name] * 8
 
-    def test_what_is_not_or_not_to_its_end_is_asked_for_first(
-        self, uris: list[str], threads: list[str], monkeypatch: pytest.MonkeyPatch
+    @pytest.fixture
+    def looked(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        return nothing_at_hand(monkeypatch)
+
+    def test_what_is_not_to_its_end_is_asked_for_first(
+        self, uris: list[str], threads: list[str], looked: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for number, uri in enumerate(uris):
-            drop_cached(uri.removeprefix("file://"), 50_000 * (number % 2))
         asked: list[tuple[int, int, int]] = []
-        fadvise = os.posix_fadvise
-
-        def noted(fd: int, offset: int, length: int, advice: int) -> None:
-            asked.append((offset, length, len(threads)))
-            fadvise(fd, offset, length, advice)
-
-        monkeypatch.setattr(os, "posix_fadvise", noted)
+        monkeypatch.setattr(os, "posix_fadvise", lambda fd, *place: asked.append((*place[:2], len(threads))))
         assert s3dlio.get_many(uris, workers=4) == [CONTENT[number : number + 100_000] for number in range(8)]
         assert threads == [threading.current_thread().name] * 8
-        assert [length for _, length, _ in asked] == [100_000] * 8
-        assert [num_read for _, _, num_read in asked] == [0, 0, 0, 0, 1, 2, 3, 4]  # a window of them ahead of the first read
+        assert looked == [99_999] * 3  # before the reads 0, 2 and 6
+        assert asked == [(0, 100_000, num_read) for num_read in (0, 0, 0, 0, 1, 2, 3, 4)]  # a window of them ahead
+
+    def test_what_is_on_a_disk_is_the_same(self, uris: list[str]) -> None:
+        for number, uri in enumerate(uris):
+            drop_cached(uri.removeprefix("file://"), 50_000 * (number % 2))
+        assert s3dlio.get_many(uris, workers=4) == [CONTENT[number : number + 100_000] for number in range(8)]
 
     def test_where_it_cannot_be_told_threads_read(
         self, uris: list[str], threads: list[str], monkeypatch: pytest.MonkeyPatch
@@ -192,14 +195,30 @@ class TestAtHand:
         with pytest.raises(s3dlio.NotFoundError, match="k5"):
             s3dlio.get_many(uris)
 
+    def test_a_read_that_fails_has_asked_for_its_memory_once(self, uris: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[int] = []
+
+        def into(_: ObjectInfo, count: int) -> memoryview:
+            asked.append(count)
+            return memoryview(bytearray(count))
+
+        def read(*_: object) -> int:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(fileio.Buffered, "read", read)
+        store, key = objects.resolve(uris[0])
+        ((_, result),) = store.read_many([Read(key, 0, None, into)], window=2)
+        assert isinstance(result, s3dlio.S3dlioError)
+        assert uris[0] in str(result)
+        assert asked == [100_000]
+
+    @pytest.mark.usefixtures("looked")
     def test_what_vanishes_after_it_was_asked_for_is_not_found(
         self, uris: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        path = uris[3].removeprefix("file://")
-        drop_cached(path)
-        monkeypatch.setattr(os, "posix_fadvise", lambda *_: os.unlink(path))
+        monkeypatch.setattr(os, "posix_fadvise", lambda *_: Path(uris[3].removeprefix("file://")).unlink(missing_ok=True))
         with pytest.raises(s3dlio.NotFoundError, match="k3"):
-            s3dlio.get_many(uris)
+            s3dlio.get_many(uris[3:])
 
 
 @pytest.mark.parametrize("io", [BUFFERED, DIRECT], ids=["buffered", "direct"])
@@ -207,9 +226,10 @@ class TestBytes:
     @pytest.fixture
     def fd(self, io: FileIO, disk: LocalPlace) -> Iterator[int]:
         disk.put("k", CONTENT)
-        fd = io.open_to_read(str(disk.folder / "k"))
-        yield fd
-        os.close(fd)
+        opened: list[int] = []
+        io.open_to_read(str(disk.folder / "k"), opened)
+        yield opened[0]
+        os.close(opened[0])
 
     @pytest.mark.parametrize("start", [0, 1, 4095, 4096, 8192, BOUNCE_BYTES - 1, len(CONTENT) - 10, len(CONTENT)])
     def test_a_read_fills_its_destination_and_nothing_else(self, io: FileIO, fd: int, start: int) -> None:

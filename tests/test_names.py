@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import s3dlio
-from s3dlio.storage.cloud import names
+from s3dlio.storage.cloud import connecting, names
 
 from .faults import FaultServer
 from .test_s3_recovery import assert_all_there, fill
@@ -100,6 +102,53 @@ def test_a_name_that_nobody_knows_is_an_error_with_a_remedy(named: FaultServer, 
     with pytest.raises(s3dlio.S3dlioError, match=r"s3://bkt/k.*no-such-host\.invalid.*check the endpoint"):
         s3dlio.get("s3://bkt/k")
     assert len(asked) > 1  # nobody remembers that there was no answer
+
+
+@pytest.mark.parametrize("host", ["two..dots", "x" * 64 + ".invalid"])
+def test_what_cannot_be_a_name_is_an_error_with_a_remedy(named: FaultServer, impatient: None, host: str) -> None:
+    os.environ["AWS_ENDPOINT_URL"] = f"http://{host}:1"  # the fixture puts it back
+    with pytest.raises(s3dlio.S3dlioError, match=rf"s3://bkt/k.*'{host}' is no name of a server.*check the endpoint"):
+        s3dlio.get("s3://bkt/k")
+
+
+class NoIPv6(connecting._Socket):
+    """A socket of a machine that knows no IPv6."""
+
+    def __init__(self, family: int, *args: Any) -> None:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        super().__init__(family, *args)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_address_of_a_family_that_is_not_there_keeps_nobody_from_the_others(
+    named: FaultServer, impatient: None, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    expected = fill(named, 3)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        dead = closed.getsockname()[1]
+    monkeypatch.setattr(connecting, "_Socket", NoIPv6)
+    without = address("::1", named.port, socket.AF_INET6)
+    if is_first:
+        answer_with(monkeypatch, lambda: [without, address("127.0.0.1", named.port)])
+        assert_all_there(expected)
+    else:
+        answer_with(monkeypatch, lambda: [address("127.0.0.1", dead), without])
+        with pytest.raises(s3dlio.S3dlioError, match="Connection refused"):
+            s3dlio.get("s3://bkt/k")
+
+
+def test_who_waits_long_for_an_answer_looks_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    released, now, num_looks = threading.Event(), 0.0, 0
+    answer_with(monkeypatch, lambda: [address("127.0.0.1", 80)] * released.wait(60))
+    mode: Any = SimpleNamespace(now=lambda: now)
+    waiting = names.look_up("silent.invalid", 80, mode, 10.0)
+    while now < 10.0:
+        now, num_looks = now + next(waiting), num_looks + 1
+    with pytest.raises(TimeoutError, match=r"silent\.invalid"):
+        next(waiting)
+    released.set()
+    assert num_looks < 600
 
 
 def test_addresses_that_lead_nowhere_are_forgotten(named: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:

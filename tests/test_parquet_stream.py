@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import multiprocessing
 import pickle
 import re
@@ -522,7 +523,7 @@ class TestIterations:
             thread.join(60)
         assert seen == [GOOD] * 4
 
-    def test_a_second_thread_is_told_so(self, faults: FaultServer) -> None:
+    def test_a_second_thread_is_told_so_and_moves_no_position(self, faults: FaultServer) -> None:
         faults.s3.put("d/a.parquet", FILES[0])
         loader = load("s3://bkt/d/")
         held, go = threading.Event(), threading.Event()
@@ -533,14 +534,15 @@ class TestIterations:
 
         faults.decide = decide
         items, seen = iter(loader), list[int]()
-        thread = threading.Thread(target=lambda: seen.extend(firsts(items)))
+        thread = threading.Thread(target=lambda: seen.extend(firsts(itertools.islice(items, 2))))
         thread.start()
         assert held.wait(30)
         with pytest.raises(s3dlio.S3dlioError, match="waited for by another thread"):
             next(items)
         go.set()
         thread.join(60)
-        assert seen == GOOD[:4]
+        assert (seen, loader.state_dict()["position"]) == (GOOD[:2], 2)
+        assert firsts(items) == GOOD[2:4]
 
     @pytest.mark.parametrize("method", ["fork", "spawn"])
     def test_a_loader_in_use_goes_to_other_processes(self, tmp_path: Any, method: str) -> None:

@@ -35,6 +35,7 @@ UNCLEAR = {  # refusals that a write without the condition would meet too, for a
     "400 InvalidDigest": failing(400, "InvalidDigest"),
     "403": answering(Reply(403)),
     "403 AccessDenied": failing(403, "AccessDenied", "<Header>If-None-Match</Header>"),
+    "403 SignatureDoesNotMatch": failing(403, "SignatureDoesNotMatch", "<StringToSign>if-none-match:*</StringToSign>"),
     "404 NoSuchBucket": failing(404, "NoSuchBucket"),
 }
 

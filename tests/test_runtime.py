@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,26 +116,40 @@ class TestEach:
         here = {item for item, (_, thread) in outcomes.items() if thread == threading.get_ident()}
         assert here == {number for number in range(100) if number % 3}
 
+    @pytest.mark.parametrize("others", [0, LATER], ids=str)
+    def test_what_a_thread_has_ended_does_not_wait_for_all_others(self, others: Any) -> None:
+        until = time.monotonic() + 30
+        for number, _ in each(lambda _: None, itertools.count(), window=4, begin=lambda number: others if number else None):
+            if number == 0:
+                return
+            assert time.monotonic() < until
+
+    def test_an_error_that_came_at_once_is_an_outcome(self) -> None:
+        outcomes = dict(each(lambda _: "by a thread", range(2), window=3, begin=lambda number: [OSError(), None][number]))
+        assert isinstance(outcomes.pop(0), OSError)
+        assert outcomes == {1: "by a thread"}
+
     def test_an_error_of_what_was_put_off_is_an_outcome(self) -> None:
         outcomes = dict(each(lambda number: 12 // number, range(4), window=3, begin=lambda _: LATER))
         assert isinstance(outcomes.pop(0), ZeroDivisionError)
         assert outcomes == {1: 12, 2: 6, 3: 4}
 
-    def test_items_that_pause_are_asked_again_after_what_came_at_once(self) -> None:
-        left = [3, 2]
+    @pytest.mark.parametrize("begun", [[LATER], [LATER, 0], [LATER, None], [0, None]], ids=str)
+    def test_items_that_pause_are_asked_again_after_each_result(self, begun: list[Any]) -> None:
+        consumed: list[int] = []
 
         class Pausing(Iterator[int]):
-            def __next__(self) -> int:
-                if not left or left[-1] == 0:
-                    raise StopIteration
-                left[-1] -= 1
-                return left[-1]
+            num_given = 0
 
-        given = each(lambda item: item, Pausing(), window=4, begin=lambda item: item)
-        assert [item for item, _ in zip(range(2), given, strict=False)] == [0, 1]
-        assert list(given) == []
-        left.pop()
-        assert [item for item, _ in each(lambda item: item, Pausing(), window=4, begin=lambda item: item)] == [2, 1, 0]
+            def __next__(self) -> int:
+                if self.num_given - len(consumed) == 2 or self.num_given == 10:
+                    raise StopIteration
+                self.num_given += 1
+                return self.num_given
+
+        for item, _ in each(lambda _: 0, Pausing(), window=4, begin=lambda number: begun[number % len(begun)]):
+            consumed.append(item)
+        assert sorted(consumed) == list(range(1, 11))
 
     def test_leaving_early_waits_for_what_runs_and_begins_nothing_new(self) -> None:
         started, release = threading.Event(), threading.Event()
@@ -340,11 +357,12 @@ def fork_quietly() -> int:
 
 
 INTERRUPTED = """
-import random, signal, sys, s3dlio
+import os, random, signal, sys, time, s3dlio
 uris = [f"{sys.argv[1]}{number:03d}" for number in range(100)]
 s3dlio.put_many([(uri, bytes(20_000)) for uri in uris])
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 random.seed(1)
+num_open = len(os.listdir("/proc/self/fd"))
 num_interrupted = 0
 for _ in range(400):
     try:
@@ -356,6 +374,10 @@ for _ in range(400):
 signal.setitimer(signal.ITIMER_REAL, 0)
 assert [len(view) for view in s3dlio.get_many(uris)] == [20_000] * 100
 assert num_interrupted > 50, num_interrupted
+until = time.monotonic() + 20  # a thread may have been left with one
+while len(os.listdir("/proc/self/fd")) > num_open:
+    assert time.monotonic() < until, (len(os.listdir("/proc/self/fd")), num_open)
+    time.sleep(0.01)
 """
 
 

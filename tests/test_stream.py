@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -21,6 +22,8 @@ import pytest
 import s3dlio
 from s3dlio import PyBytesAsyncDataLoader, PyDataset
 from s3dlio.data.options import LoaderOptions
+from s3dlio.storage import memory
+from s3dlio.storage.base import Read, ReadResult
 from s3dlio.storage.cloud import wire
 
 from .conftest import Place, eventually
@@ -564,6 +567,27 @@ class TestLeavingEarly:
         assert not thread.is_alive()
         assert ended == []
         assert eventually(lambda: num_connections(faults) == 0, 5)
+
+    def test_who_asks_while_another_thread_closes_finds_the_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        items = PyBytesAsyncDataLoader(PyDataset(fill("memory://closing/", 20)), {"prefetch": 4}).items()
+        read, numbers, release = memory.MemoryStore.read, itertools.count(), threading.Event()
+
+        def held(store: memory.MemoryStore, request: Read) -> ReadResult:
+            assert next(numbers) == 0 or release.wait(60)
+            return read(store, request)
+
+        monkeypatch.setattr(memory.MemoryStore, "read", held)
+        next(items)
+        closing = threading.Thread(target=items.close)  # which waits for reads that run
+        closing.start()
+        assert eventually(lambda: items._arrivals.gi_running)
+        try:
+            for _ in range(2):
+                with pytest.raises(StopIteration):
+                    next(items)
+        finally:
+            release.set()
+            closing.join(60)
 
     def test_a_wait_that_was_cancelled_and_forgotten_ends(self, faults: FaultServer) -> None:
         loader = self.stalling(faults, 0)

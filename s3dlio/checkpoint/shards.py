@@ -203,13 +203,13 @@ class _Gathering:
     def wait(self, timeout: float) -> list[Shard]:
         deadline, pause = time.monotonic() + timeout, FIRST_PAUSE
         while True:
-            shards = self._look()
+            shards, overlap = self._look()
             missing = sorted(set(range(self._world_size)) - shards.keys())
-            if not missing:
+            if not missing and not overlap:
                 return [shards[rank] for rank in range(self._world_size)]
             left = deadline - time.monotonic()
             if left <= 0:
-                raise S3dlioError(self._complaint(missing, timeout))
+                raise S3dlioError(self._complaint(missing, timeout) if missing else overlap)
             time.sleep(min(pause, left))
             pause = min(LONGEST_PAUSE, pause * 1.5)
 
@@ -222,8 +222,8 @@ class _Gathering:
             "committed: what was committed before stays. Save the missing shards and finalize again"
         )
 
-    def _look(self) -> dict[int, Shard]:
-        """The shards that are saved and whole, by rank."""
+    def _look(self) -> tuple[dict[int, Shard], str]:
+        """The shards that are saved and whole, by rank, and why they may be of different saves: "" if they are of one."""
         here = {info.key[len(self._prefix) :]: info for page in self._pages() for info in page.objects}
         found: dict[int, Shard] = {}
         passed_over: list[Shard] = []
@@ -241,25 +241,22 @@ class _Gathering:
             found[shard.rank] = newest
             if other is not None:
                 passed_over.append(other if newest is shard else shard)
-        if passed_over and len(found) == self._world_size:
-            self._require_one_after_another(here, passed_over, found)
-        return found
+        return found, self._overlap(here, passed_over, found) if passed_over else ""
 
-    def _require_one_after_another(
-        self, here: Mapping[str, ObjectInfo], passed_over: Iterable[Shard], found: Mapping[int, Shard]
-    ) -> None:
-        """Raise unless the newest shards of all ranks came after all others: else they may be of different saves."""
+    def _overlap(self, here: Mapping[str, ObjectInfo], passed_over: Iterable[Shard], found: Mapping[int, Shard]) -> str:
+        """What to complain of unless the newest shards of all ranks came after all others."""
 
         def written(shard: Shard) -> float:  # by the clock of the store, which is one for all ranks
             return here[shard.key + FACTS_SUFFIX].last_modified or shard.saved
 
         last, first = max(passed_over, key=written), min(found.values(), key=written)
-        if written(last) > written(first):
-            raise S3dlioError(
-                f"cannot finalize {self._base}: {last.name} of rank {last.rank}, which is not its newest, was saved after "
-                f"{first.name} of rank {first.rank}, so that two saves have overlapped. Nothing was committed: pass the "
-                "same save_id to save_distributed_shard and to finalize_distributed_checkpoint"
-            )
+        if written(last) <= written(first):
+            return ""
+        return (
+            f"cannot finalize {self._base}: {last.name} of rank {last.rank}, which is not its newest, was saved after "
+            f"{first.name} of rank {first.rank}, so that two saves have overlapped. Nothing was committed: pass the "
+            "same save_id to save_distributed_shard and to finalize_distributed_checkpoint"
+        )
 
     def _pages(self) -> Iterator[Page]:
         return self._store.list(self._prefix, recursive=False)

@@ -89,8 +89,8 @@ class Items(Iterator[T], Generic[T]):
     def _end(self, exc: BaseException) -> BaseException:
         """What to raise when the iteration itself has ended: after an error of its own that one, again and again."""
         self._stats.ended()
-        if isinstance(exc, GeneratorExit):  # another thread has called `close`
-            return StopIteration()
+        if isinstance(exc, GeneratorExit) or (self.left and isinstance(exc, ValueError)):
+            return StopIteration()  # another thread has called `close`, or is in it: "generator already executing"
         if not isinstance(exc, StopIteration):
             self._fatal = exc
         return self._fatal or exc

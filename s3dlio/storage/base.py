@@ -195,7 +195,7 @@ def read_each(
     reads: Iterable[Read],
     *,
     window: int,
-    begin: Callable[[Read], ReadResult | runtime.Later | None] | None = None,
+    begin: Callable[[Read], ReadResult | Exception | runtime.Later | None] | None = None,
 ) -> Iterator[Outcome]:
     """`read_many` for a store whose `read` blocks: in the I/O threads. `begin` is that of `runtime.each`."""
     return runtime.each(store.read, reads, window=window, begin=begin)

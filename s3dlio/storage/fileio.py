@@ -11,6 +11,7 @@ import fcntl
 import os
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Protocol
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from ..view import PAGE, pages, room
 
-__all__ = ["BUFFERED", "Buffered", "DIRECT", "Direct", "FileIO", "create", "sync_directories"]
+__all__ = ["BUFFERED", "Buffered", "DIRECT", "Direct", "FileIO", "NotAtHandError", "create", "sync_directories"]
 
 BOUNCE_BYTES = 4 * 1024 * 1024
 AT_HAND_BYTES = 512 * 1024  # more than that is copied faster by several threads
@@ -26,19 +27,28 @@ AT_HAND_BYTES = 512 * 1024  # more than that is copied faster by several threads
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
+class NotAtHandError(Exception):
+    """Reading these bytes may wait for a disk.
+
+    `is_coming`: the kernel was asked to bring them. Else they are many, or it cannot be told where they are.
+    """
+
+    def __init__(self, *, is_coming: bool) -> None:
+        super().__init__()
+        self.is_coming = is_coming
+
+
 class FileIO(Protocol):
     """How a store reads and writes its open files."""
 
-    def open_to_read(self, path: str) -> int: ...
+    def open_to_read(self, path: str, opened: list[int]) -> None:
+        """Add the descriptor of a file to `opened`."""
 
     def read(self, fd: int, into: memoryview, offset: int) -> int:
         """Fill `into` from the file's `offset` on; fewer bytes only where the file ends."""
 
     def require_at_hand(self, fd: int, offset: int, length: int) -> None:
-        """Raise BlockingIOError unless these bytes are in memory, so that reading them waits for no disk.
-
-        Then the kernel has been asked to bring them. Another OSError says that they are many, or that it cannot be told.
-        """
+        """Raise NotAtHandError unless these bytes are in memory, so that reading them waits for no disk."""
 
     def ask_for(self, fd: int, offset: int, length: int) -> None:
         """The same for bytes that are hardly in memory: always raises."""
@@ -52,8 +62,8 @@ class FileIO(Protocol):
 class Buffered:
     """Plain reads and writes."""
 
-    def open_to_read(self, path: str) -> int:
-        return os.open(path, _READ_FLAGS)
+    def open_to_read(self, path: str, opened: list[int]) -> None:
+        _open(path, _READ_FLAGS, opened)
 
     def read(self, fd: int, into: memoryview, offset: int) -> int:
         done = 0
@@ -66,17 +76,20 @@ class Buffered:
 
     def require_at_hand(self, fd: int, offset: int, length: int) -> None:
         if _NOWAIT is None or not 0 < length <= AT_HAND_BYTES:
-            raise _not_at_hand()
+            raise NotAtHandError(is_coming=False)
         try:
             os.preadv(fd, [bytearray(1)], offset + length - 1, _NOWAIT)  # the last byte comes into memory last
         except BlockingIOError:
             self.ask_for(fd, offset, length)
+        except OSError as exc:  # the file system cannot tell; an error of the disk is met again
+            raise NotAtHandError(is_coming=False) from exc
 
     def ask_for(self, fd: int, offset: int, length: int) -> None:
-        if not 0 < length <= AT_HAND_BYTES:
-            raise _not_at_hand()
-        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        is_coming = 0 < length <= AT_HAND_BYTES
+        if is_coming:
+            with suppress(OSError):  # it is but advice: who reads hears of what is wrong
+                os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
+        raise NotAtHandError(is_coming=is_coming)
 
     def prepare_to_write(self, fd: int, path: str) -> None:
         """Nothing to prepare."""
@@ -91,15 +104,15 @@ class Buffered:
 class Direct:
     """O_DIRECT. Where the file system refuses it, plain reads and writes, with one warning per directory."""
 
-    def open_to_read(self, path: str) -> int:
+    def open_to_read(self, path: str, opened: list[int]) -> None:
         try:
-            return os.open(path, _READ_FLAGS | _O_DIRECT)
+            _open(path, _READ_FLAGS | _O_DIRECT, opened)
         except OSError as exc:
             if exc.errno != errno.EINVAL:
                 raise
             if os.path.isfile(path):  # of a directory every file system says EINVAL
                 _warn_that_buffered(os.path.dirname(path))
-            return os.open(path, _READ_FLAGS)
+            _open(path, _READ_FLAGS, opened)
 
     def read(self, fd: int, into: memoryview, offset: int) -> int:
         done = 0
@@ -112,7 +125,7 @@ class Direct:
         return done + self._read_through_bounce(fd, into[done:], offset + done)
 
     def require_at_hand(self, fd: int, offset: int, length: int) -> None:
-        raise _not_at_hand()  # it is read from the disk in any case
+        raise NotAtHandError(is_coming=False)  # they are read from the disk in any case
 
     ask_for = require_at_hand
 
@@ -165,8 +178,9 @@ _O_DIRECT = getattr(os, "O_DIRECT", 0)
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 
-def _not_at_hand() -> OSError:
-    return OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+def _open(path: str, flags: int, opened: list[int]) -> None:
+    """In one step of the interpreter, so that ^C, which mostly comes while the system opens, loses no descriptor."""
+    opened.extend(map(os.open, (path,), (flags,)))
 
 
 def _read_blocks(fd: int, into: memoryview, offset: int) -> int:

@@ -24,7 +24,7 @@ from ..errors import (
 from ..runtime import LATER, Later
 from ..uri import sort_key
 from .base import Limits, ObjectInfo, Outcome, Page, Read, ReadResult, clamp, read_each, refuse_version
-from .fileio import BUFFERED, DIRECT, FileIO
+from .fileio import BUFFERED, DIRECT, FileIO, NotAtHandError
 from .local_upload import LocalUpload, info_of
 
 __all__ = ["LocalStore", "open_container", "options"]
@@ -36,6 +36,7 @@ _NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 T = TypeVar("T")
 Check: TypeAlias = Callable[[int, int, int], None]
+Begun: TypeAlias = ReadResult | Exception | Later | None
 
 
 def options() -> None:
@@ -83,13 +84,18 @@ class LocalStore:
         raise NotFoundError(f"{self.root}{key} is {kind}, not an object: name a regular file, or list it")
 
     def read(self, read: Read) -> ReadResult:
-        refuse_version(self.root, read.version)
-        return self._try("read", read.key, lambda: self._read(read))
+        return self._read_unless(read, None)
 
-    def _read(self, read: Read, check: Check | None = None) -> ReadResult:
+    def _read_unless(self, read: Read, check: Check | None) -> ReadResult:
         """`check` may refuse a descriptor, first byte and number of bytes, by raising."""
-        fd = self._io.open_to_read(read.key)
+        refuse_version(self.root, read.version)
+        return self._try("read", read.key, lambda: self._read(read, check))
+
+    def _read(self, read: Read, check: Check | None) -> ReadResult:
+        opened: list[int] = []
         try:
+            self._io.open_to_read(read.key, opened)
+            fd = opened[0]
             before = os.fstat(fd)
             info = self._info(read.key, before)
             if read.match is not None and read.match != info.etag:
@@ -103,7 +109,8 @@ class LocalStore:
             count = self._io.read(fd, into, read.start)
             after = os.fstat(fd)
         finally:
-            os.close(fd)
+            if opened:
+                os.close(opened[0])
         if (after.st_mtime_ns, after.st_size) != (before.st_mtime_ns, before.st_size):
             raise ChangedError(f"{self.root}{read.key} was written to while it was read: read it again")
         if count != into.nbytes:
@@ -113,15 +120,14 @@ class LocalStore:
     def read_many(self, reads: Iterable[Read], *, window: int) -> Iterator[Outcome]:
         return read_each(self, reads, window=window, begin=_Begin(self._begin, self._io))
 
-    def _begin(self, read: Read, check: Check) -> ReadResult | Later | None:
-        """The result unless `check` says that it is not at hand. What goes wrong here does so again later, and is told."""
+    def _begin(self, read: Read, check: Check) -> Begun:
+        """The result, or what goes wrong, unless `check` says that the bytes are not at hand."""
         try:
-            refuse_version(self.root, read.version)
-            return self._read(read, check)
-        except BlockingIOError:
-            return LATER
-        except Exception:
-            return None
+            return self._read_unless(read, check)
+        except NotAtHandError as exc:
+            return LATER if exc.is_coming else None
+        except Exception as exc:
+            return exc
 
     def list(self, prefix: str, *, recursive: bool) -> Iterator[Page]:
         directory, slash, start = prefix.rpartition("/")
@@ -232,14 +238,14 @@ class _Begin:
     A small file on a disk is read without a thread: the kernel brings several at once when it is asked to.
     """
 
-    def __init__(self, begin: Callable[[Read, Check], ReadResult | Later | None], io: FileIO) -> None:
+    def __init__(self, begin: Callable[[Read, Check], Begun], io: FileIO) -> None:
         self._begin = begin
         self._io = io
         self._is_asked_for = False
         self._num_unseen = 0  # reads until it looks again
         self._num_passed = 0  # reads between its last two looks
 
-    def __call__(self, read: Read) -> ReadResult | Later | None:
+    def __call__(self, read: Read) -> Begun:
         if self._num_unseen:
             self._num_unseen -= 1
             return self._begin(read, self._io.ask_for) if self._is_asked_for else None

@@ -92,7 +92,7 @@ class _Here:
         after_fork(self._forget)
 
     def _forget(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # one that an interrupt has left taken opens to its own thread
         self.sent: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()  # by child
 
 

@@ -13,6 +13,7 @@ from ..epochs import Run
 from ..iterators import Items
 from ..order import Deal, Order
 from ..stats import Stats
+from ..turns import busy
 from .cut import Cut
 from .groups import RowGroups
 from .read import outcomes
@@ -144,6 +145,14 @@ class RowGroupItems(Items[Any]):
 
     def pull(self) -> Any:
         """The next item, for somebody who hands it on and then says that it was `delivered`."""
+        if not self._guard.acquire(False):  # here already: a thread that is refused makes no step
+            raise busy()
+        try:
+            return self._counted()
+        finally:
+            self._guard.release()
+
+    def _counted(self) -> Any:
         try:
             item = super().pull()
         except StopIteration:

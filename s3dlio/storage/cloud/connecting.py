@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from ...errors import ConfigError
 from .connection import READ, WRITE, Connection, Mode, Server, Wait
 from .http import ProtocolError, Request, header_lines
-from .names import forget, look_up
+from .names import Address, forget, look_up
 
 __all__ = ["connect", "tls_context"]
 
@@ -64,29 +64,33 @@ def _connect_tcp(host: str, port: int, mode: Mode, timeout: float) -> Generator[
     deadline = mode.now() + timeout
     failure: OSError | None = None
     addresses = yield from look_up(host, port, mode, deadline)
-    for number, (family, kind, protocol, _, address) in enumerate(addresses):
-        sock = _Socket(family, kind, protocol)
+    for number, address in enumerate(addresses):
+        share = (deadline - mode.now()) / (len(addresses) - number)  # a dead address leaves time for the next one
         try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            code = sock.connect_ex(address)
-            if code == errno.EINPROGRESS:
-                share = (deadline - mode.now()) / (len(addresses) - number)  # a dead address leaves time for the next one
-                yield sock, WRITE, max(0.001, share)
-                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code == 0:
-                return sock
-            failure = OSError(code, os.strerror(code))
+            return (yield from _connect_to(address, mode, max(0.001, share)))
         except OSError as exc:
-            failure = exc
-        except BaseException:
-            mode.forget(sock)
-            sock.close()
-            raise
-        mode.forget(sock)
-        sock.close()
+            failure = failure or exc  # the best address comes first: the last one's family may not even be there
     forget(host, port)
     raise failure or OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
+
+
+def _connect_to(address: Address, mode: Mode, timeout: float) -> Generator[Wait, None, socket.socket]:
+    family, kind, protocol, _, place = address
+    sock = _Socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = sock.connect_ex(place)
+        if code == errno.EINPROGRESS:
+            yield sock, WRITE, timeout
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+    except BaseException:
+        mode.forget(sock)
+        sock.close()
+        raise
+    return sock
 
 
 def _through_proxy(

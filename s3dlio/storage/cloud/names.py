@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import socket
 import time
@@ -16,7 +17,7 @@ from .connection import Mode
 __all__ = ["Address", "forget", "look_up"]
 
 FRESH_SECONDS = 10.0  # for so long an answer serves further connections
-PAUSE = 0.002  # seconds between two looks at whether the answer has come
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.02  # seconds between two looks at whether the answer has come
 MAX_LOOKUPS = 16  # at once; others wait for their turn
 
 Address: TypeAlias = tuple[int, int, int, str, Any]
@@ -24,10 +25,10 @@ Address: TypeAlias = tuple[int, int, int, str, Any]
 
 _threads = Threads("name", lambda: MAX_LOOKUPS)
 _known: dict[tuple[str, int], tuple[float, list[Address]]] = {}
-_coming: dict[tuple[str, int], Future[list[Address]]] = {}
+_asked_last: dict[tuple[str, int], Future[list[Address]]] = {}
 _turns = itertools.count()
 after_fork(_known.clear)
-after_fork(_coming.clear)
+after_fork(_asked_last.clear)
 
 
 def look_up(host: str, port: int, mode: Mode, deadline: float) -> Generator[float, None, list[Address]]:
@@ -53,30 +54,37 @@ def _fresh(place: tuple[str, int]) -> list[Address]:
 def _numeric(host: str, port: int) -> list[Address]:
     """The address that a host without a name is; [] for a name."""
     try:
-        return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
-    except socket.gaierror:
+        return _addresses(host, port, socket.AI_NUMERICHOST)
+    except OSError:
         return []
 
 
 def _asked(place: tuple[str, int], mode: Mode, deadline: float) -> Generator[float, None, list[Address]]:
     """Ask, or wait for the answer that another connection has asked for."""
-    future = _coming.get(place)
-    if future is None and (addresses := _fresh(place)):  # it has come meanwhile
-        return addresses
-    if future is None:
-        future = _coming[place] = _threads.submit(partial(_answer, place))
-        future.add_done_callback(lambda _: _coming.pop(place, None))
+    future, pause = _asked_last.get(place), FIRST_PAUSE
+    if future is None or future.done():
+        if addresses := _fresh(place):  # it has come meanwhile
+            return addresses
+        future = _asked_last[place] = _threads.submit(partial(_answer, place))
     while not future.done():
         if mode.now() >= deadline:
             raise TimeoutError(f"no name server has told the address of {place[0]} in time")
-        yield PAUSE
+        yield pause
+        pause = min(2 * pause, LONGEST_PAUSE)
     return future.result()
 
 
 def _answer(place: tuple[str, int]) -> list[Address]:
-    addresses: list[Address] = list(socket.getaddrinfo(*place, type=socket.SOCK_STREAM))
+    addresses = _addresses(*place)
     _known[place] = time.monotonic() + FRESH_SECONDS, addresses
     return addresses
+
+
+def _addresses(host: str, port: int, flags: int = 0) -> list[Address]:
+    try:
+        return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
+    except UnicodeError as exc:  # a part of it is empty, or too long
+        raise OSError(errno.EINVAL, f"{host!r} is no name of a server: {exc}") from exc
 
 
 def _rotated(addresses: list[Address], turn: int) -> list[Address]:

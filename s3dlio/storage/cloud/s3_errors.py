@@ -57,6 +57,7 @@ _UNSUPPORTED = (
 )
 _BY_CODE: dict[str, tuple[type[S3dlioError], str]] = {
     "AccessDenied": _DENIED,
+    "SignatureDoesNotMatch": _DENIED,  # it quotes the request, conditions and all
     "InvalidPart": (S3dlioError, "a part of the upload is not there any more: write the object again"),
     "NoSuchKey": _NOT_FOUND,
     "NoSuchBucket": (NotFoundError, "check the bucket's name, or create_bucket()"),
