@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import s3dlio
 from s3dlio.storage.cloud import names
 
 from .faults import FaultServer
+from .proxy import Proxy
 from .test_s3_recovery import assert_all_there, fill
 
 Ask = Callable[..., list[names.Address]]
@@ -100,6 +103,52 @@ def test_a_name_that_nobody_knows_is_an_error_with_a_remedy(named: FaultServer, 
     with pytest.raises(s3dlio.S3dlioError, match=r"s3://bkt/k.*no-such-host\.invalid.*check the endpoint"):
         s3dlio.get("s3://bkt/k")
     assert len(asked) > 1  # nobody remembers that there was no answer
+
+
+READS = pytest.mark.parametrize("read", [s3dlio.get, lambda uri: s3dlio.get_many([uri] * 3)], ids=["get", "get_many"])
+
+
+@READS
+@pytest.mark.parametrize("name", ["a..b", "a" * 64, ".example"])
+@pytest.mark.parametrize("way", ["direct", "by a proxy", "of a proxy"])
+def test_a_name_that_no_server_can_have_is_an_error_like_any_other(
+    faults: FaultServer, impatient: None, monkeypatch: pytest.MonkeyPatch, read: Callable[[str], object], name: str, way: str
+) -> None:
+    with Proxy(instead=faults.port) as proxy:
+        port = proxy.address.rpartition(":")[2]  # what is known of a server includes its proxy: none is the same in two tests
+        endpoint = f"http://host.invalid:{port}" if way == "of a proxy" else f"https://{name}:{port}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        if way != "direct":
+            monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
+            monkeypatch.setenv("HTTP_PROXY", f"http://{name}:1")
+        with pytest.raises(s3dlio.S3dlioError, match=rf"s3://bkt/k.*'{re.escape(name)}' cannot be the name of a server"):
+            read("s3://bkt/k")
+
+
+@READS
+def test_a_family_that_this_machine_does_not_have_leaves_the_others(
+    named: FaultServer, monkeypatch: pytest.MonkeyPatch, read: Callable[[str], object]
+) -> None:
+    uri = next(iter(fill(named, 1)))
+    unknown = 39  # of SNA, which Linux knows by its number alone: no socket of it can be made
+    answer_with(monkeypatch, lambda: [(unknown, 1, 6, "", ("::1", named.port)), address("127.0.0.1", named.port)])
+    read(uri)
+
+
+def test_an_answer_that_an_interrupt_has_left_behind_is_not_given_again(
+    named: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: Future[list[names.Address]] = Future()
+    left.set_exception(OSError("no such name"))
+    monkeypatch.setitem(names._coming, ("localhost", named.port), left)
+    assert_all_there(fill(named, 3))
+
+
+def test_names_of_long_ago_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "FRESH_SECONDS", -1.0)
+    for number in range(50):
+        assert names._answer(("127.0.0.1", 1 + number))
+    assert len(names._known) == 1
 
 
 def test_addresses_that_lead_nowhere_are_forgotten(named: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:

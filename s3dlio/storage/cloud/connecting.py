@@ -14,13 +14,14 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from ...errors import ConfigError
 from .connection import READ, WRITE, Connection, Mode, Server, Wait
 from .http import ProtocolError, Request, header_lines
-from .names import forget, look_up
+from .names import forget, look_up, require_possible
 
 __all__ = ["connect", "tls_context"]
 
 
 def connect(server: Server, proxy: str | None, mode: Mode, timeout: float) -> Generator[Wait, None, socket.socket]:
     """A connected socket, through the proxy if there is one, with TLS where the scheme says so."""
+    require_possible(server.host)  # a proxy may look it up, and nobody here
     target = _proxy_of(proxy) if proxy else None
     host, port = (server.host, server.port) if target is None else (target.hostname or "", target.port or 80)
     sock = yield from _connect_tcp(host, port, mode, timeout)
@@ -65,7 +66,11 @@ def _connect_tcp(host: str, port: int, mode: Mode, timeout: float) -> Generator[
     failure: OSError | None = None
     addresses = yield from look_up(host, port, mode, deadline)
     for number, (family, kind, protocol, _, address) in enumerate(addresses):
-        sock = _Socket(family, kind, protocol)
+        try:
+            sock = _Socket(family, kind, protocol)
+        except OSError as exc:  # as of each address of a family that this machine does not have
+            failure = exc
+            continue
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

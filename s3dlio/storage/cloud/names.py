@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import socket
 import time
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias
 from ...runtime import Threads, after_fork
 from .connection import Mode
 
-__all__ = ["Address", "forget", "look_up"]
+__all__ = ["Address", "forget", "look_up", "require_possible"]
 
 FRESH_SECONDS = 10.0  # for so long an answer serves further connections
 PAUSE = 0.002  # seconds between two looks at whether the answer has come
@@ -35,9 +36,18 @@ def look_up(host: str, port: int, mode: Mode, deadline: float) -> Generator[floa
 
     Raises OSError when there are none, and TimeoutError when nobody has said so until `deadline` (by `mode.now()`).
     """
+    require_possible(host)
     place = host, port
     addresses = _fresh(place) or _numeric(host, port) or (yield from _asked(place, mode, deadline))
     return _rotated(addresses, next(_turns))
+
+
+def require_possible(host: str) -> None:
+    """Raise OSError when no server can have this name: a part of it is empty, or has more than 63 characters."""
+    try:
+        host.encode("idna")
+    except UnicodeError as exc:
+        raise OSError(errno.EINVAL, f"{host!r} cannot be the name of a server") from exc
 
 
 def forget(host: str, port: int) -> None:
@@ -61,9 +71,9 @@ def _numeric(host: str, port: int) -> list[Address]:
 def _asked(place: tuple[str, int], mode: Mode, deadline: float) -> Generator[float, None, list[Address]]:
     """Ask, or wait for the answer that another connection has asked for."""
     future = _coming.get(place)
-    if future is None and (addresses := _fresh(place)):  # it has come meanwhile
-        return addresses
-    if future is None:
+    if future is None or future.done():  # an interrupt may have left one here that is done
+        if addresses := _fresh(place):  # it has come meanwhile
+            return addresses
         future = _coming[place] = _threads.submit(partial(_answer, place))
         future.add_done_callback(lambda _: _coming.pop(place, None))
     while not future.done():
@@ -75,7 +85,11 @@ def _asked(place: tuple[str, int], mode: Mode, deadline: float) -> Generator[flo
 
 def _answer(place: tuple[str, int]) -> list[Address]:
     addresses: list[Address] = list(socket.getaddrinfo(*place, type=socket.SOCK_STREAM))
-    _known[place] = time.monotonic() + FRESH_SECONDS, addresses
+    now = time.monotonic()
+    for other, (until, _) in list(_known.items()):  # as many names may come by as there are buckets
+        if until < now:
+            _known.pop(other, None)
+    _known[place] = now + FRESH_SECONDS, addresses
     return addresses
 
 
