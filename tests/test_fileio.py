@@ -207,9 +207,10 @@ class TestBytes:
     @pytest.fixture
     def fd(self, io: FileIO, disk: LocalPlace) -> Iterator[int]:
         disk.put("k", CONTENT)
-        fd = io.open_to_read(str(disk.folder / "k"))
-        yield fd
-        os.close(fd)
+        opened: list[int] = []
+        io.open_to_read(str(disk.folder / "k"), opened)
+        yield opened[0]
+        os.close(opened[0])
 
     @pytest.mark.parametrize("start", [0, 1, 4095, 4096, 8192, BOUNCE_BYTES - 1, len(CONTENT) - 10, len(CONTENT)])
     def test_a_read_fills_its_destination_and_nothing_else(self, io: FileIO, fd: int, start: int) -> None:

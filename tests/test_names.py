@@ -115,7 +115,7 @@ def test_a_name_that_no_server_can_have_is_an_error_like_any_other(
     faults: FaultServer, impatient: None, monkeypatch: pytest.MonkeyPatch, read: Callable[[str], object], name: str, way: str
 ) -> None:
     with Proxy(instead=faults.port) as proxy:
-        port = proxy.address.rpartition(":")[2]  # what is known of a server includes its proxy: none is the same in two tests
+        port = proxy.address.rpartition(":")[2]  # a server keeps its proxy: no two tests have the same one
         endpoint = f"http://host.invalid:{port}" if way == "of a proxy" else f"https://{name}:{port}"
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         if way != "direct":

@@ -340,28 +340,31 @@ def fork_quietly() -> int:
 
 
 INTERRUPTED = """
-import random, signal, sys, s3dlio
+import os, random, signal, sys, s3dlio
 uris = [f"{sys.argv[1]}{number:03d}" for number in range(100)]
 s3dlio.put_many([(uri, bytes(20_000)) for uri in uris])
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 random.seed(1)
 num_interrupted = 0
+num_open = len(os.listdir("/proc/self/fd"))
 for _ in range(400):
     try:
         signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.01))
         s3dlio.get_many(uris)
+        [s3dlio.get(uri) for uri in uris]
         signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
         num_interrupted += 1
 signal.setitimer(signal.ITIMER_REAL, 0)
 assert [len(view) for view in s3dlio.get_many(uris)] == [20_000] * 100
 assert num_interrupted > 50, num_interrupted
+assert len(os.listdir("/proc/self/fd")) == num_open
 """
 
 
-@pytest.mark.parametrize("scheme", ["file", "memory"])
+@pytest.mark.parametrize("scheme", ["file", "direct", "memory"])
 def test_interrupts_at_any_place_leave_a_package_that_works(tmp_path: Path, run_python: Run, scheme: str) -> None:
-    root = f"file://{tmp_path}/" if scheme == "file" else "memory://interrupted/"
+    root = "memory://interrupted/" if scheme == "memory" else f"{scheme}://{tmp_path}/"
     done = run_python(INTERRUPTED, root)
     assert done.returncode == 0, done.stderr
 

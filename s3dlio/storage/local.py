@@ -88,8 +88,10 @@ class LocalStore:
 
     def _read(self, read: Read, check: Check | None = None) -> ReadResult:
         """`check` may refuse a descriptor, first byte and number of bytes, by raising."""
-        fd = self._io.open_to_read(read.key)
+        opened: list[int] = []
         try:
+            self._io.open_to_read(read.key, opened)
+            fd = opened[0]
             before = os.fstat(fd)
             info = self._info(read.key, before)
             if read.match is not None and read.match != info.etag:
@@ -103,7 +105,8 @@ class LocalStore:
             count = self._io.read(fd, into, read.start)
             after = os.fstat(fd)
         finally:
-            os.close(fd)
+            for fd in opened:
+                os.close(fd)
         if (after.st_mtime_ns, after.st_size) != (before.st_mtime_ns, before.st_size):
             raise ChangedError(f"{self.root}{read.key} was written to while it was read: read it again")
         if count != into.nbytes:
