@@ -74,7 +74,7 @@ class Items(Iterator[T], Generic[T]):
 
     def _refuse_to_reenter(self) -> None:
         """The guard lets its own thread in again, as from a signal handler that runs while this one waits."""
-        if self._arrivals.gi_running:
+        if getattr(self._arrivals, "gi_running", False):
             raise busy()
 
     def delivered(self) -> None:
