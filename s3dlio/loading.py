@@ -6,6 +6,7 @@ finish it. So whatever the package imports late it imports under this lock, and 
 
 from __future__ import annotations
 
+import logging  # noqa: F401 - first: its own hook at forks takes a lock that imports need, and has to run after ours
 import os
 import threading
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ import s3dlio
 from s3dlio.storage.cloud import connecting, names
 
 from .faults import FaultServer
+from .proxy import Proxy
 from .test_s3_recovery import assert_all_there, fill
 
 Ask = Callable[..., list[names.Address]]
@@ -104,13 +107,6 @@ def test_a_name_that_nobody_knows_is_an_error_with_a_remedy(named: FaultServer, 
     assert len(asked) > 1  # nobody remembers that there was no answer
 
 
-@pytest.mark.parametrize("host", ["two..dots", "x" * 64 + ".invalid"])
-def test_what_cannot_be_a_name_is_an_error_with_a_remedy(named: FaultServer, impatient: None, host: str) -> None:
-    os.environ["AWS_ENDPOINT_URL"] = f"http://{host}:1"  # the fixture puts it back
-    with pytest.raises(s3dlio.S3dlioError, match=rf"s3://bkt/k.*'{host}' is no name of a server.*check the endpoint"):
-        s3dlio.get("s3://bkt/k")
-
-
 class NoIPv6(connecting._Socket):
     """A socket of a machine that knows no IPv6."""
 
@@ -149,6 +145,42 @@ def test_who_waits_long_for_an_answer_looks_less_and_less_often(monkeypatch: pyt
         next(waiting)
     released.set()
     assert num_looks < 600
+
+
+READS = pytest.mark.parametrize("read", [s3dlio.get, lambda uri: s3dlio.get_many([uri] * 3)], ids=["get", "get_many"])
+
+
+@READS
+@pytest.mark.parametrize("name", ["a..b", "a" * 64, ".example"])
+@pytest.mark.parametrize("way", ["direct", "by a proxy", "of a proxy"])
+def test_a_name_that_no_server_can_have_is_an_error_like_any_other(
+    faults: FaultServer, impatient: None, monkeypatch: pytest.MonkeyPatch, read: Callable[[str], object], name: str, way: str
+) -> None:
+    with Proxy(instead=faults.port) as proxy:
+        port = proxy.address.rpartition(":")[2]  # a server keeps its proxy: no two tests have the same one
+        endpoint = f"http://host.invalid:{port}" if way == "of a proxy" else f"https://{name}:{port}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        if way != "direct":
+            monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
+            monkeypatch.setenv("HTTP_PROXY", f"http://{name}:1")
+        with pytest.raises(s3dlio.S3dlioError, match=rf"s3://bkt/k.*'{re.escape(name)}' is no name of a server"):
+            read("s3://bkt/k")
+
+
+def test_an_answer_that_an_interrupt_has_left_behind_is_not_given_again(
+    named: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: Future[list[names.Address]] = Future()
+    left.set_exception(OSError("no such name"))
+    monkeypatch.setitem(names._asked_last, ("localhost", named.port), left)
+    assert_all_there(fill(named, 3))
+
+
+def test_names_of_long_ago_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "FRESH_SECONDS", -1.0)
+    for number in range(50):
+        assert names._answer(("127.0.0.1", 1 + number))
+    assert len(names._known) == 1
 
 
 def test_addresses_that_lead_nowhere_are_forgotten(named: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:

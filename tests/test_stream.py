@@ -21,7 +21,9 @@ import pytest
 
 import s3dlio
 from s3dlio import PyBytesAsyncDataLoader, PyDataset
+from s3dlio.data.bad_samples import Filler
 from s3dlio.data.options import LoaderOptions
+from s3dlio.data.stats import Stats
 from s3dlio.storage import memory
 from s3dlio.storage.base import Read, ReadResult
 from s3dlio.storage.cloud import wire
@@ -382,6 +384,45 @@ class TestErrors:
             except s3dlio.NotFoundError as exc:
                 batches.append(dataset.keys()[5] in str(exc))
         assert batches == [[0, 1, 2, 3], [4], True, [6, 7, 8, 9], [10, 11]]
+
+    @pytest.mark.parametrize("how", ["next", "collect_batch"])
+    def test_a_signal_handler_that_takes_an_item_gets_an_error_and_spoils_nothing(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
+        refused: list[BaseException] = []
+        clock = Stats.clock
+
+        def handling(stats: Stats) -> float:  # as if a signal came here
+            if not refused:
+                with pytest.raises(s3dlio.S3dlioError, match="one thread at a time") as caught:
+                    _ = next(items) if how == "next" else items.collect_batch(3)
+                refused.append(caught.value)
+            return clock(stats)
+
+        monkeypatch.setattr(Stats, "clock", handling)
+        loader = PyBytesAsyncDataLoader(PyDataset(fill(place.root, 12)), {"prefetch": 2})
+        items = iter(loader)
+        assert list(map(number, items)) == list(range(12))
+        assert len(refused) == 1
+        assert loader.stats()["errors"] == 0
+
+    @pytest.mark.parametrize("on_error", ["raise", "skip"])
+    def test_a_batch_that_is_interrupted_is_not_lost(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, on_error: str
+    ) -> None:
+        items = iter(PyBytesAsyncDataLoader(PyDataset(fill(place.root, 12)), {"on_error": on_error}))
+        assert len(items.collect_batch(2)) == 2
+        end_batch, leave = Filler.end_batch, Stats.leave
+
+        def interrupted(who: Any) -> None:
+            (leave if on_error == "raise" else end_batch)(who)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(*((Stats, "leave") if on_error == "raise" else (Filler, "end_batch")), interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                items.collect_batch(5)
+        assert list(map(number, [*items.collect_batch(3), *items])) == list(range(2, 12))
 
     @pytest.mark.parametrize("n", [0, -1, True, 1.5, "3"])
     def test_a_batch_holds_at_least_one_item(self, n: Any) -> None:

@@ -62,6 +62,7 @@ class Items(Iterator[T], Generic[T]):
         if not self._guard.acquire(False):
             raise busy()
         try:
+            self._refuse_to_reenter()
             if self._filler is not None or self._ready:
                 return self._next_ready()
             outcome = self._next_arrival()[1]
@@ -70,6 +71,11 @@ class Items(Iterator[T], Generic[T]):
             return outcome
         finally:
             self._guard.release()
+
+    def _refuse_to_reenter(self) -> None:
+        """The guard lets its own thread in again, as from a signal handler that runs while this one waits."""
+        if getattr(self._arrivals, "gi_running", False):
+            raise StopIteration if self.left else busy()  # or another thread is in `close`
 
     def delivered(self) -> None:
         """The item that was pulled last has reached the consumer."""
@@ -154,9 +160,17 @@ class PyObjectDataLoaderSyncIter(Items[BytesView]):
         """
         n = whole_number("n", n, 1, None)
         batch: list[BytesView] = []
+        try:
+            return self._collected(batch, n)
+        except BaseException:  # an interrupt, or what comes before the first item: nothing that is here is lost
+            self._ready.extendleft(reversed(batch))
+            raise
+
+    def _collected(self, batch: list[BytesView], n: int) -> list[BytesView]:
         if not self._guard.acquire(False):
             raise busy()
         try:
+            self._refuse_to_reenter()
             self._collect(batch, n)
         except StopIteration:
             pass

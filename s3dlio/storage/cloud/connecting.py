@@ -14,13 +14,14 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from ...errors import ConfigError
 from .connection import READ, WRITE, Connection, Mode, Server, Wait
 from .http import ProtocolError, Request, header_lines
-from .names import Address, forget, look_up
+from .names import Address, forget, look_up, require_possible
 
 __all__ = ["connect", "tls_context"]
 
 
 def connect(server: Server, proxy: str | None, mode: Mode, timeout: float) -> Generator[Wait, None, socket.socket]:
     """A connected socket, through the proxy if there is one, with TLS where the scheme says so."""
+    require_possible(server.host)  # a proxy may look it up, and nobody here
     target = _proxy_of(proxy) if proxy else None
     host, port = (server.host, server.port) if target is None else (target.hostname or "", target.port or 80)
     sock = yield from _connect_tcp(host, port, mode, timeout)

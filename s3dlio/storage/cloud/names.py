@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from ...runtime import Threads, after_fork
 from .connection import Mode
 
-__all__ = ["Address", "forget", "look_up"]
+__all__ = ["Address", "forget", "look_up", "require_possible"]
 
 FRESH_SECONDS = 10.0  # for so long an answer serves further connections
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.02  # seconds between two looks at whether the answer has come
@@ -36,9 +36,18 @@ def look_up(host: str, port: int, mode: Mode, deadline: float) -> Generator[floa
 
     Raises OSError when there are none, and TimeoutError when nobody has said so until `deadline` (by `mode.now()`).
     """
+    require_possible(host)
     place = host, port
     addresses = _fresh(place) or _numeric(host, port) or (yield from _asked(place, mode, deadline))
     return _rotated(addresses, next(_turns))
+
+
+def require_possible(host: str) -> None:
+    """Raise OSError when no server can have this name: a part of it is empty, or has more than 63 characters."""
+    try:
+        host.encode("idna")
+    except UnicodeError as exc:
+        raise OSError(errno.EINVAL, f"{host!r} is no name of a server: {exc}") from exc
 
 
 def forget(host: str, port: int) -> None:
@@ -54,8 +63,8 @@ def _fresh(place: tuple[str, int]) -> list[Address]:
 def _numeric(host: str, port: int) -> list[Address]:
     """The address that a host without a name is; [] for a name."""
     try:
-        return _addresses(host, port, socket.AI_NUMERICHOST)
-    except OSError:
+        return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
+    except socket.gaierror:
         return []
 
 
@@ -75,16 +84,14 @@ def _asked(place: tuple[str, int], mode: Mode, deadline: float) -> Generator[flo
 
 
 def _answer(place: tuple[str, int]) -> list[Address]:
-    addresses = _addresses(*place)
-    _known[place] = time.monotonic() + FRESH_SECONDS, addresses
+    addresses: list[Address] = list(socket.getaddrinfo(*place, type=socket.SOCK_STREAM))
+    now = time.monotonic()
+    for other, (until, _) in list(_known.items()):  # as many names may come by as there are buckets
+        if until < now:
+            _known.pop(other, None)
+            _asked_last.pop(other, None)
+    _known[place] = now + FRESH_SECONDS, addresses
     return addresses
-
-
-def _addresses(host: str, port: int, flags: int = 0) -> list[Address]:
-    try:
-        return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
-    except UnicodeError as exc:  # a part of it is empty, or too long
-        raise OSError(errno.EINVAL, f"{host!r} is no name of a server: {exc}") from exc
 
 
 def _rotated(addresses: list[Address], turn: int) -> list[Address]:
