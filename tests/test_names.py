@@ -227,3 +227,9 @@ def test_a_child_asks_for_itself(named: FaultServer, asked: list[str], monkeypat
     released.set()
     reader.join(30)
     assert not reader.is_alive()
+
+
+def test_no_codec_is_imported_by_a_look_up(run_python: Callable[..., Any]) -> None:
+    """A child that is forked while another thread imports waits for that import without end."""
+    done = run_python("import sys, s3dlio.storage.cloud.names\nprint('encodings.idna' in sys.modules)", "")
+    assert done.stdout == "True\n", done.stderr

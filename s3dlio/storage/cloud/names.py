@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import itertools
 import socket
@@ -27,6 +28,9 @@ _threads = Threads("name", lambda: MAX_LOOKUPS)
 _known: dict[tuple[str, int], tuple[float, list[Address]]] = {}
 _asked_last: dict[tuple[str, int], Future[list[Address]]] = {}
 _turns = itertools.count()
+# Names are encoded so, and Python imports a codec when it is first used: in a thread, while another one forks, a child would
+# wait for that import without end.
+codecs.lookup("idna")
 after_fork(_known.clear)
 after_fork(_asked_last.clear)
 
