@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,13 @@ class TestThreads:
         assert reference() is None
 
 
+def noted(numbers: Iterable[int], begun: list[int]) -> Iterator[int]:
+    """The same numbers; those that were taken are added to `begun`."""
+    for number in numbers:
+        begun.append(number)
+        yield number
+
+
 class TestEach:
     @pytest.mark.parametrize("window", [1, 2, 7, 100])
     def test_each_item_comes_once_with_its_result(self, window: int) -> None:
@@ -80,16 +87,9 @@ class TestEach:
         assert [type(result) for _, result in each(leave, range(3), window=2)] == [SystemExit] * 3
 
     def test_the_items_are_advanced_only_as_far_as_the_window(self) -> None:
-        begun = 0
-
-        def items() -> Iterator[int]:
-            nonlocal begun
-            for number in range(100):
-                begun += 1
-                yield number
-
-        for consumed, _ in enumerate(each(lambda item: item, items(), window=5)):
-            assert begun - consumed <= 5
+        begun: list[int] = []
+        for consumed, _ in enumerate(each(lambda item: item, noted(range(100), begun), window=5)):
+            assert len(begun) - consumed <= 5
 
     @pytest.mark.parametrize("window", [2, 5, 100])
     def test_what_can_be_had_at_once_or_later_needs_no_thread(self, window: int) -> None:
@@ -99,17 +99,10 @@ class TestEach:
         def work(number: int) -> tuple[int, int]:
             return number, threading.get_ident()
 
-        begun = 0
-
-        def items() -> Iterator[int]:
-            nonlocal begun
-            for number in range(100):
-                begun += 1
-                yield number
-
+        begun: list[int] = []
         outcomes = {}
-        for consumed, (item, result) in enumerate(each(work, items(), window=window, begin=begin)):
-            assert begun - consumed <= window
+        for consumed, (item, result) in enumerate(each(work, noted(range(100), begun), window=window, begin=begin)):
+            assert len(begun) - consumed <= window
             assert not isinstance(result, BaseException)
             outcomes[item] = result
         assert {item: number for item, (number, _) in outcomes.items()} == {number: number for number in range(100)}
