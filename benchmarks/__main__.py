@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.bars import Result
-from benchmarks.engines import ENGINES, OURS, ROOT, Environments
+from benchmarks.engines import ENGINES, OURS, Environments, default_folder
 from benchmarks.runner import run_work
 from benchmarks.servers import Servers
 from benchmarks.specials import SPECIALS
@@ -38,8 +38,9 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
                         help=", ".join(map(repr, ENGINES)))  # fmt: skip
     parser.add_argument("--repeats", type=int, help="how often each engine runs each work (default 3, quick 1)")
     parser.add_argument("--quick", action="store_true", help="little data: whether it works, not how fast")
-    default = os.environ.get("S3DLIO_BENCH_ENVIRONMENTS", ROOT / ".cache" / "benchmarks")
-    parser.add_argument("--environments", type=Path, default=Path(default), help="the folder of the engines' environments")
+    parser.add_argument(
+        "--environments", type=Path, default=default_folder(), help="the folder of the engines' environments"
+    )
     chosen = parser.parse_args(arguments)
     chosen.repeats = chosen.repeats or (1 if chosen.quick else 3)
     return chosen

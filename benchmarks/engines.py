@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,11 @@ def pins(text: str) -> dict[str, list[str]]:
     """The requirements of each environment."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return {name: words.split() for name, _, words in (line.partition(": ") for line in lines)}
+
+
+def default_folder() -> Path:
+    """Where environments are kept unless told otherwise: what S3DLIO_BENCH_ENVIRONMENTS says, or below `.cache`."""
+    return Path(os.environ.get("S3DLIO_BENCH_ENVIRONMENTS", ROOT / ".cache" / "benchmarks"))
 
 
 class Environments:

@@ -15,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,8 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 import s3dlio
-from benchmarks.clients.harness import cpu_seconds, memory, reset_peaks
-from benchmarks.engines import CLIENTS, ROOT, Environments
+from benchmarks.clients.harness import one_pass
+from benchmarks.engines import CLIENTS, Environments, default_folder
 from tests.servers import SeaweedFS, seaweedfs
 
 MIB = 1024 * 1024
@@ -94,12 +93,7 @@ SECOND_EPOCH = {"10 loaders, second epoch": construction, "10 listings": listing
 def measure_here(engine: str, choice: str) -> dict[str, float]:
     run = {**ENGINES, **SECOND_EPOCH}[engine]
     run(CHOICES[choice])
-    reset_peaks()
-    idle = memory("VmRSS")
-    cpu, wall = cpu_seconds(), time.perf_counter()
-    num_rows = run(CHOICES[choice])
-    wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
-    return {"wall": wall, "cpu": cpu, "peak_mib": memory("VmHWM") - idle, "rss_mib": memory("VmHWM"), "rows": num_rows}
+    return one_pass(lambda: run(CHOICES[choice]))
 
 
 def measure(server: SeaweedFS, engine: str, choice: str) -> dict[str, float]:
@@ -119,9 +113,7 @@ def original(engine: str, choice: str) -> list[str]:
     names = CHOICES[choice]
     columns = None if names is None else [int(name.removeprefix("c")) for name in names]
     plan = {"uri": f"s3://{BUCKET}/train/", "decode": ORIGINALS[engine], "columns": columns}
-    python = Environments(Path(os.environ.get("S3DLIO_BENCH_ENVIRONMENTS", ROOT / ".cache" / "benchmarks"))).python(
-        engine.rpartition(" ")[0]
-    )
+    python = Environments(default_folder()).python(engine.rpartition(" ")[0])
     return [python, str(CLIENTS / "original_parquet_client.py"), json.dumps(plan)]
 
 

@@ -95,6 +95,17 @@ def timed(run: Run, idle: float, own_mib: float) -> dict[str, float]:
     return {"wall": wall, "cpu": cpu, "peak_mib": max(0.0, peak - own_mib), "results": num_results}
 
 
+def one_pass(run: Callable[[], int]) -> dict[str, float]:
+    """What `run`, which has run before, costs: seconds, and MiB at its peak (above what was there before, in all)."""
+    reset_peaks()
+    idle = memory("VmRSS")
+    cpu, wall = cpu_seconds(), time.perf_counter()
+    number = run()
+    wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
+    peak = memory("VmHWM")
+    return {"wall": wall, "cpu": cpu, "peak_mib": peak - idle, "rss_mib": peak, "rows": number}
+
+
 def first_ms(work: Work, alone: dict[str, Any]) -> float:
     start = time.perf_counter()
     next(iter(work(alone)()), None)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 
-from harness import cpu_seconds, memory, reset_peaks
+from harness import one_pass
 
 import s3dlio
 
@@ -21,13 +20,7 @@ def main() -> None:
     plan = json.loads(sys.argv[1])
     run(**plan)
     s3dlio.parquet_cache_clear()
-    reset_peaks()
-    idle = memory("VmRSS")
-    cpu, wall = cpu_seconds(), time.perf_counter()
-    num_groups = run(**plan)
-    wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
-    peak = memory("VmHWM")
-    print(json.dumps({"wall": wall, "cpu": cpu, "peak_mib": peak - idle, "rss_mib": peak, "rows": num_groups}), flush=True)
+    print(json.dumps(one_pass(lambda: run(**plan))), flush=True)
     os._exit(0)  # its threads may hang at exit
 
 
